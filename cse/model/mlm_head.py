@@ -89,20 +89,29 @@ _HINT = f"; if no generator is available, set {_KEY}: {UNIGRAM}"
 class MaskedLmGenerator:
     """A frozen masked language model with the backbone's vocabulary."""
 
+    reads_context = True  # proposals depend on the sentence; else only masked positions are replaced
+
     def __init__(self, model: Any, *, dropout: bool) -> None:
         self.model = model.requires_grad_(False).train(dropout)
 
-    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray) -> torch.Tensor:
-        """Return the likeliest ids ``(B, L)``, on the model's device."""
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
+        """Return ids ``(B, L)`` on the model's device: the most likely, or drawn by uniforms ``draw_BL``."""
         device = self.model.device
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             ids, mask = (pinned(array, device) for array in (masked_BL, mask_BL))
-            logits_BLV: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).logits
-            return logits_BLV.argmax(dim=-1)
+            logits_BLV = self.model(input_ids=ids, attention_mask=mask).logits
+            if draw_BL is None:
+                return logits_BLV.argmax(dim=-1)
+            upto_BLV = logits_BLV.double().softmax(dim=-1).cumsum(dim=-1)
+            draw = pinned(draw_BL, device).unsqueeze(-1)
+            found = torch.searchsorted(upto_BLV, draw, right=True).squeeze(-1)
+            return found.clamp(max=logits_BLV.shape[-1] - 1)
 
 
 class UnigramGenerator:
-    """Tokens by their frequency in the training text, without a model."""
+    """Tokens by their frequency in the training text, without a model; cannot do argmax."""
+
+    reads_context = False
 
     def __init__(self, columns: Iterable[np.ndarray], size: int, special: tuple[int, ...]) -> None:
         counts = np.zeros(size)
@@ -114,8 +123,10 @@ class UnigramGenerator:
         self.upto = np.cumsum(counts / counts.sum())
         self.upto /= self.upto[-1]
 
-    def propose(self, draw_BL: np.ndarray) -> torch.Tensor:
-        """Return tokens drawn by frequency, by uniforms ``draw_BL``."""
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
+        """Return tokens drawn by frequency; requires ``draw_BL``."""
+        if draw_BL is None:
+            raise ValueError("a unigram generator samples its tokens; pass draw_BL")
         return torch.from_numpy(np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1))
 
 

@@ -124,6 +124,12 @@ class ReplacedTokensSettings(LossSettings):
     """Model folder for `generator: folder`; the pipeline retrains when it changes."""
     mask_share: Share = 0.3
     """Share of tokens masked for the generator."""
+    choice: Literal["argmax", "sample"] = "argmax"
+    """Take the generator's most likely token (released code) or sample from its distribution."""
+    positions: Literal["all", "masked"] = "all"
+    """Where to use the generator's tokens: every position (released code) or masked ones only."""
+    protect_special: bool = False
+    """Keep all special tokens unchanged; false: only `[CLS]`."""
     normalize: Literal["positions", "tokens", "sum"] = "positions"
     """`positions`: mean over all positions, padding to the batch's longest row included (released code); `tokens`: mean
     over real tokens; `sum`: sum over each sentence's tokens (D2CSE equation 2)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from cse.errors import CseError
@@ -34,19 +35,18 @@ class Corrupter:
     generator: Generator
 
     def __call__(self, rows: PaddedRows, device: torch.device, epoch: int) -> torch.Tensor:
-        """Return corrupted ids ``(B, L)``, int64; the first token and padding stay.
-
-        A model's likeliest tokens are taken everywhere, as in the released code; drawn ones where tokens were masked.
-        """
+        """Return corrupted ids ``(B, L)``, int64; the first token and padding stay."""
         how, ids_BL, mask_BL, place = self.how, rows.ids_BL, rows.mask_BL, (rows.index_BL, rows.views)
         masked_BL, chosen_BL = mask_tokens(
             ids_BL, mask_BL, *place, self.vocabulary, share=how.mask_share, seed=self.seed, epoch=epoch
         )
-        if isinstance(self.generator, UnigramGenerator):
-            draw_BL = uniform(self.seed, epoch, rows.views, rows.index_BL, _CHOOSE)
-            proposed_BL, taken_BL = self.generator.propose(draw_BL), chosen_BL
-        else:
-            proposed_BL, taken_BL = self.generator.propose(masked_BL, mask_BL), mask_BL == 1
+        draws = how.choice == "sample" or not self.generator.reads_context
+        draw_BL = uniform(self.seed, epoch, rows.views, rows.index_BL, _CHOOSE) if draws else None
+        proposed_BL = self.generator.propose(masked_BL, mask_BL, draw_BL)
+        everywhere = how.positions == "all" and self.generator.reads_context
+        taken_BL = (mask_BL == 1) if everywhere else chosen_BL
+        if how.protect_special:
+            taken_BL = taken_BL & ~np.isin(ids_BL, self.vocabulary.special)
         taken_BL[:, 0] = False
         taken, kept = (pinned(array, proposed_BL.device) for array in (taken_BL, ids_BL))
         corrupted_BL = torch.where(taken, proposed_BL, kept)

@@ -92,21 +92,47 @@ def parts(folders, family):
     return backbone, vocabulary, generator, part
 
 
-def test_the_likeliest_token_is_taken_but_in_front_and_in_padding(parts, folders, family):
-    _, vocabulary, generator, part = parts
-    found = Corrupter(HOW, SEED, vocabulary, generator)(part, CPU, 1).numpy()
-    ids, _ = mask_tokens(
-        part.ids_BL, part.mask_BL, part.index_BL, part.views, vocabulary, share=HOW.mask_share, seed=SEED, epoch=1
+def masked_logits(folder, part, vocabulary, how, epoch):
+    """What transformers makes of the same masked rows, and which tokens were masked."""
+    ids, chosen = mask_tokens(
+        part.ids_BL, part.mask_BL, part.index_BL, part.views, vocabulary, share=how.mask_share, seed=SEED, epoch=epoch
     )
-    model = AutoModelForMaskedLM.from_pretrained(folders[family]).eval()
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     with torch.no_grad():
         logits = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(part.mask_BL)).logits
-    taken = part.mask_BL == 1
+    return logits.double().numpy(), chosen
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "masked"}, {"protect_special": True}], ids=str)
+def test_the_likeliest_token_is_taken_but_in_front_and_in_padding(parts, folders, family, changes):
+    _, vocabulary, generator, part = parts
+    how = HOW.model_copy(update=changes)
+    found = Corrupter(how, SEED, vocabulary, generator)(part, CPU, 1).numpy()
+    logits, chosen = masked_logits(folders[family], part, vocabulary, how, 1)
+    taken = chosen if "positions" in changes else part.mask_BL == 1
+    special = np.isin(part.ids_BL, vocabulary.special)
+    if "protect_special" in changes:
+        taken &= ~special
     taken[:, 0] = False
     assert np.array_equal(found, np.where(taken, logits.argmax(-1), part.ids_BL))
-    ends = (part.mask_BL == 1) & np.isin(part.ids_BL, vocabulary.special)
-    assert (found != part.ids_BL)[ends].any(), "[SEP] is taken too"
+    ends = (part.mask_BL == 1) & special
+    assert (found != part.ids_BL)[ends].any() == (not changes), "[SEP] is taken too, unless it is protected"
     assert taken.any() and (part.mask_BL == 0).any()
+
+
+def test_a_sampled_token_inverts_the_distribution_function(parts, folders, family):
+    _, vocabulary, generator, part = parts
+    how = HOW.model_copy(update={"choice": "sample"})
+    found = Corrupter(how, SEED, vocabulary, generator)(part, CPU, 0).numpy()
+    logits, _ = masked_logits(folders[family], part, vocabulary, how, 0)
+    share = np.exp(logits - logits.max(-1, keepdims=True))
+    upto = (share / share.sum(-1, keepdims=True)).cumsum(-1)
+    draw = uniform(SEED, 0, part.views, part.index_BL, 3)
+    expected = (upto <= draw[..., None]).sum(-1)
+    taken = part.mask_BL == 1
+    taken[:, 0] = False
+    assert (found[taken] == expected[taken]).mean() > 0.999  # a draw may fall within rounding of a step
+    assert len(np.unique(found[taken])) > len(np.unique(logits.argmax(-1)[taken]))
 
 
 def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
