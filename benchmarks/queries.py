@@ -106,7 +106,7 @@ def _normal(text: str) -> str:
 def stand_ins(folder: Path) -> QueryPairs:
     """Return titles and sentences of the documents, each with its document."""
     settings = DataSettings(
-        source="files", view="documents", pairs=["stand_ins"], stand_ins=5, dev="own",
+        source="files", view="documents", pairs="stand_ins", stand_ins=5, dev="own",
         train_path=str(folder / "corpus.jsonl"),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="queries-") as name:

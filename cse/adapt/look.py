@@ -75,7 +75,7 @@ _OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0
 
 # documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
 _OF_SEARCH: dict[str, Any] = {
-    "data.pairs": ["stand_ins"],
+    "data.pairs": "stand_ins",
     "data.dev": "own",
     "prompt.side": "query",
     "post.kind": "query_map",
@@ -191,7 +191,7 @@ def look(
     read = f" (columns {', '.join(map(str, reading.columns))})" if reading.columns else ""
     if view == "pairs":
         several = _left_out(find_data_file(source), reading)
-    told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
+    told = "questions and answers" if settings.get("data.pairs") == "question_answer" else _TOLD[view]
     beside = "".join(f"; beside them {path}" for path in more)
     told = "labelled texts" if untrained is not None else told
     return Found(kind, f"{source}{read}: {told}{several}{beside}", settings, language, untrained)
@@ -272,7 +272,7 @@ def _for_rows(view: str, source: Path, reading: Reading) -> dict[str, Any]:
     if view == "sentences":  # nothing of the same making can be held out
         return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5, "data.dev": "own"}
     if view == "documents":
-        asked = {"data.pairs": ["question_answer"], "train.distinct_batches": True}
+        asked = {"data.pairs": "question_answer", "train.distinct_batches": True}
         return _PAIRS_ONLY | asked | {"train.max_length": DOCUMENT_TOKENS}
     if view == "pairs":
         return _PAIRS_ONLY | {"train.distinct_batches": True}
@@ -329,7 +329,7 @@ def _further(paths: Sequence[Path], reading: Reading, kind: str, terms: Mapping[
         taken = {one["name"] for one in found}
         entry: dict[str, Any] = {"name": f"{name}-{number}" if name in taken else name, "path": str(path), "view": view}
         if view == "documents" and (kind == DOCUMENTS or answers):
-            entry["pairs"] = ["question_answer"] if answers else ["stand_ins"]
+            entry["pairs"] = "question_answer" if answers else "stand_ins"
         if terms and not (view == "triplets" and "energy_hinge" in terms):
             entry["terms"] = dict(terms)
         found.append(entry)

@@ -174,7 +174,7 @@ def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alon
     elif data.is_file():
         suite = only_pairs([read_scored(data, Reading(settings.data.encoding, settings.data.score_range))])
     elif data.exists():
-        return read_suite(data, cxc)
+        suite = read_suite(data)
     else:
         raise CseError(f"--data {data}: no such file or folder")
     return suite if cxc is None else suite.with_captions(cxc)

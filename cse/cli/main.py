@@ -149,7 +149,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str | None, d
     """Fit whitening, a discriminant, a linear head, flow or a query map and add it to MODEL.
 
     It is fitted on the training sentences, a discriminant and a linear head also on their labels (data.view:
-    categories), a query map on pairs of a query and its document (data.pairs: [stand_ins]). MODEL is a checkpoint, or a
+    categories), a query map on pairs of a query and its document (data.pairs: stand_ins). MODEL is a checkpoint, or a
     bare backbone given by folder, hub id or file of word vectors. Set further options in group post of params.yaml.
     """
     own = [] if kind is None else [f"post.kind={kind}", *(["prompt.side=query"] if kind == "query_map" else [])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,8 +47,6 @@ _SHARE = 0.6  # of the chunks are of the language
 PASSAGE_WORDS = 60  # at most, unless one sentence has more
 _WHOLE_WORDS = 1000  # of a document: a language model reads no more of it
 _WINDOW = 10_000  # characters at a time: what looks for the ends takes time with their square
-_ENDS = ".?!:;"  # a title that ends so, or that is followed so, ends a sentence
-_DASHES = "-\u2013\u2014|"
 
 
 class Document(NamedTuple):
@@ -141,44 +139,31 @@ def _documents(table: TableFile, columns: Sequence[str], questions: bool) -> Ite
 # ---- sentences, passages and rows ----------------------------------------------------------------------------------
 
 
-def document_rows(
-    documents: Iterable[Document], kinds: Sequence[str], *, language: str, stand_ins: int = 5
-) -> Iterator[Row]:
+def document_rows(documents: Iterable[Document], kind: str, *, language: str, stand_ins: int = 5) -> Iterator[Row]:
     """Yield the training rows of documents, grouped by document; one row with a fault for a document without any.
 
-    ``kinds`` are values of ``data.pairs``; ``stand_ins`` are most rows of a document where these are wanted.
+    ``kind`` is a value of ``data.pairs``; ``stand_ins`` are most rows of a document where these are wanted.
     """
     for document in documents:
         paragraphs = [text for part in document.sections for text in part.paragraphs]
-        if not any(map(str.strip, paragraphs)) and not (STAND_INS in kinds and document.title.strip()):
+        if not any(map(str.strip, paragraphs)) and not (kind == STAND_INS and document.title.strip()):
             yield Row(document.place, (), fault="empty_document")
             continue
-        found = False
-        made = _stand_ins(document, language, stand_ins) if STAND_INS in kinds else _texts_of(document, kinds, language)
+        made = _stand_ins(document, language, stand_ins) if kind == STAND_INS else _texts_of(document, kind, language)
+        row = None
         for texts in made:
-            found = True
-            yield Row(document.place, texts, group=str(document.place))
-        if not found:
+            row = Row(document.place, texts, group=str(document.place))
+            yield row
+        if row is None:
             yield Row(document.place, (), fault="no_pair")
 
 
-def _texts_of(document: Document, kinds: Sequence[str], language: str) -> Iterator[tuple[str, ...]]:
-    title = " ".join(document.title.split())
-    if SENTENCES in kinds:
-        for part in document.sections:
+def _texts_of(document: Document, kind: str, language: str) -> Iterator[tuple[str, ...]]:
+    for part in document.sections:
+        if kind == SENTENCES:
             yield from ((sentence.strip(),) for sentence in _sentences(part.paragraphs, language))
-        return
-    sections = _without_title(title, document.sections)
-    passages = [passages_of(part.paragraphs, language, PASSAGE_WORDS) for part in sections]
-    flat = [passage for found in passages for passage in found]
-    if "title_body" in kinds and title and flat:
-        yield title, flat[0]
-    if "neighbours" in kinds:
-        yield from pairwise(flat)
-    if "question_answer" in kinds:
-        for part, found in zip(sections, passages, strict=True):
-            if part.asked and found:
-                yield " ".join(part.heading.split()), found[0]
+        elif part.asked and (passages := passages_of(part.paragraphs, language, PASSAGE_WORDS)):
+            yield " ".join(part.heading.split()), passages[0]
 
 
 def whole_document(document: Document) -> str:
@@ -235,32 +220,6 @@ def _words(sentence: str) -> int:
         return len(sentence.split())
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in sentence)
     return max(len(sentence.split()), wide // 2)
-
-
-def _without_title(title: str, sections: Sequence[Section]) -> list[Section]:
-    """Cut the title off the first paragraph if it stands there as a line or sentence of its own."""
-    sections = list(sections)
-    for number, part in enumerate(sections):
-        for place, paragraph in enumerate(part.paragraphs):
-            if paragraph.strip():
-                cut = cut_title(title, paragraph)
-                rest = [cut] if cut else []
-                sections[number] = Section(part.heading, [*rest, *part.paragraphs[place + 1 :]], part.asked)
-                return sections
-    return sections
-
-
-def cut_title(title: str, text: str) -> str:
-    """Return a text without its title at the start; unchanged where a sentence begins with the words of the title."""
-    text = " ".join(text.split())
-    if not title or text[: len(title)].casefold() != title.casefold():
-        return text
-    rest = text[len(title) :]
-    after = rest.lstrip()
-    starts_anew = after[:1].isupper() and rest[:1].isspace() and len(title.split()) > 2
-    if after and not (title[-1] in _ENDS or after[0] in _ENDS + _DASHES or starts_anew):
-        return text
-    return after.lstrip(_ENDS + _DASHES + " ")
 
 
 def language_of(texts: Iterable[str]) -> str | None:

@@ -96,7 +96,7 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
     if settings.source != "files" and (view == DOCUMENTS or (view == CATEGORIES and settings.source == "sample")):
         raise CseError(f"data.source: {settings.source!r} has no {view}; set data.source: files and data.train_path")
     if view == DOCUMENTS:
-        questions = settings.pairs == ["question_answer"]
+        questions = settings.pairs == "question_answer"
         documents = read_documents(path, settings.columns, questions=questions, encoding=settings.encoding)
         rows = document_rows(documents, settings.pairs, language=settings.language, stand_ins=settings.stand_ins)
         return path.resolve().name, rows

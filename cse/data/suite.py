@@ -144,7 +144,7 @@ class SuiteData:
         return next(iter(of_kind(self.test, CaptionPairs)), None)
 
     def with_captions(self, path: Path) -> SuiteData:
-        """Return a copy with CxC-STS read from a CSV, see ``read_cxc``."""
+        """Return a copy with CxC-STS read from a CSV, or a folder that holds ``cxc_sts_test.csv``."""
         gaps = [gap for gap in self.missing if not gap.startswith(_CXC_NAME)]
         others = [task for task in self.test if not isinstance(task, CaptionPairs)]
         return replace(self, test=[*others, read_cxc(path)], missing=gaps)
@@ -162,12 +162,10 @@ def open_suite(data: PreparedData) -> SuiteData:
     return SuiteData(open_tasks(data, TEST), open_tasks(data, OWN), missing)
 
 
-def read_suite(senteval: Path, cxc: Path | None = None) -> SuiteData:
-    """Read what is there of the seven STS tasks, the splits of STS-B, the transfer tasks and CxC-STS.
+def read_suite(senteval: Path) -> SuiteData:
+    """Read what is there of the seven STS tasks, the splits of STS-B and the transfer tasks.
 
-    Args:
-        senteval: SentEval's ``downstream`` folder, or a folder that contains it.
-        cxc: CSV of CxC-STS, or a folder that holds ``cxc_sts_test.csv``; None: skip CxC-STS.
+    ``senteval`` is SentEval's ``downstream`` folder, or a folder that contains it.
     """
     root = senteval_root(senteval) or senteval
     gaps = {name: _first_missing(root, _files(name)) for name in (*TASKS, *(f"STS-B {split}" for split in STSB))}
@@ -179,8 +177,7 @@ def read_suite(senteval: Path, cxc: Path | None = None) -> SuiteData:
     if not test:
         expected = f"{LAYOUT}, MR, CR, SUBJ and others, or a file of scored pairs"
         raise CseError(f"{senteval}: no SentEval evaluation data here; expected {expected}")
-    suite = SuiteData(test, missing=[*missing, *absent, NO_CAPTIONS], dev=splits.get("dev"))
-    return suite if cxc is None else suite.with_captions(cxc)
+    return SuiteData(test, missing=[*missing, *absent, NO_CAPTIONS], dev=splits.get("dev"))
 
 
 def only_pairs(tasks: Sequence[Task]) -> SuiteData:

@@ -168,7 +168,8 @@ class Example:
 def score_retrieval(vectors: Vectors, pairs: ScoredPairs) -> Score:
     """Look up the partner of each sentence of the pairs with gold score 5; recall is in percent.
 
-    A partner's rank is 1 plus the number of candidates that are strictly nearer.
+    A partner's rank is 1 plus the number of candidates that are strictly nearer. The fact ``near_identical`` has the
+    cosine of each candidate to the query of ``EXAMPLE``.
     """
     gold = zip(pairs.sentence1, pairs.sentence2, pairs.score.tolist(), strict=True)
     alike = [(one, other) for one, other, score in gold if score >= _PARAPHRASE and one != other]
@@ -193,10 +194,6 @@ def score_retrieval(vectors: Vectors, pairs: ScoredPairs) -> Score:
     ranks = np.array([example.rank for example in examples])
     recall = {f"recall@{cut}": 100 * float((ranks <= cut).mean()) for cut in CUTS}
     told = f"{len(examples)} queries from pairs with gold >= {_PARAPHRASE:g}, both directions"
-    return Score(recall, f"{told}, {len(pool) - 1:,} distinct sentences", examples=examples)
-
-
-def score_near_identical(vectors: Vectors) -> dict[str, float]:
-    """Return the cosine of each candidate to the query of ``EXAMPLE``, from -1 to 1."""
-    cosines = vectors.cosines([QUERY] * len(CANDIDATES), CANDIDATES)
-    return dict(zip(CANDIDATES, map(float, cosines), strict=True))
+    near = dict(zip(CANDIDATES, vectors.cosines([QUERY] * len(CANDIDATES), CANDIDATES).tolist(), strict=True))
+    setting = f"{told}, {len(pool) - 1:,} distinct sentences"
+    return Score(recall, setting, {"near_identical": near}, examples=examples)

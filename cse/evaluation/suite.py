@@ -23,7 +23,7 @@ from cse.data.tasks.kinds import (
 from cse.errors import CseError, nearest
 from cse.evaluation.linear import FULL, Classifier
 from cse.evaluation.measures import Averaged, Score, TextEncoder, Vectors
-from cse.evaluation.retrieval import EXAMPLE, score_near_identical, score_retrieval
+from cse.evaluation.retrieval import EXAMPLE, score_retrieval
 from cse.evaluation.score import score_task
 from cse.evaluation.space import Density, densities, drawn_task, score_space
 from cse.evaluation.sts import score_cxc, score_sts
@@ -52,7 +52,6 @@ class SuiteResults:
 
     Attributes:
         sts, cxc, transfer, retrieval: one measure each.
-        near_identical: cosines of D2CSE's example by candidate; measured with retrieval.
         space: alignment and uniformity of all splits of STS-B.
         space_test: the same for STS-B test alone, as in D2CSE's table 5.
         drawn_task, densities: of which pairs the cosines are drawn, and their curves; empty without scored pairs.
@@ -67,7 +66,6 @@ class SuiteResults:
     transfer: Averaged | None = None
     retrieval: Score | None = None
     space: Score | None = None
-    near_identical: dict[str, float] | None = None
     space_test: Score | None = None
     drawn_task: str = ""
     densities: list[Density] = field(default_factory=list)
@@ -88,7 +86,7 @@ class SuiteResults:
             name: {**score.facts, "values": score.values, "setting": score.setting}
             for name, score in self.tasks.items()
         }
-        facts = {"pooling": self.pooling, "reads": self.reads, "near_identical": self.near_identical, "tasks": own}
+        facts = {"pooling": self.pooling, "reads": self.reads, "tasks": own}
         return tree | {name: value for name, value in (facts | {"missing": self.missing}).items() if value}
 
 
@@ -141,7 +139,6 @@ def evaluate_suite(
         )
     if test is not None and "retrieval" in measures:
         scores["retrieval"] = lambda: score_retrieval(vectors, test)
-        scores["near_identical"] = lambda: score_near_identical(vectors)
     if splits and "space" in measures:
         scores["space"] = lambda: score_space(vectors, splits)
     if test is not None and "space" in measures:

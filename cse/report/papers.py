@@ -160,7 +160,7 @@ def figure(metric: str, dataset: str) -> Callable[[Record], float | bool | None]
     if metric == HYPERPARAMETER:
         return lambda record: _hyperparameter(record, dataset)
     if metric.startswith("cosine_similarity"):
-        return lambda record: _by_letters(record.scores.get("near_identical", {}), dataset.removesuffix(" (correct)"))
+        return lambda record: _cosine(record, dataset.removesuffix(" (correct)"))
     if metric == "rank_of_correct_answer":
         return lambda record: _rank(record, dataset)
     if metric == "spearman_x100":
@@ -190,9 +190,10 @@ def _rank(record: Record, dataset: str) -> float | None:
     return next((int(row["rank"]) for row in found), None)
 
 
-def _by_letters(values: dict[str, float], text: str) -> float | None:
-    """Look up a sentence, ignoring punctuation: papers print it without SentEval's spaces."""
-    return next((value for key, value in values.items() if _letters(key) == _letters(text)), None)
+def _cosine(record: Record, text: str) -> float | None:
+    """Return the cosine of a near-identical sentence, whatever its punctuation: papers leave out SentEval's spaces."""
+    cosines = record.scores.get("retrieval", {}).get("near_identical", {})
+    return next((value for key, value in cosines.items() if _letters(key) == _letters(text)), None)
 
 
 def _letters(text: str) -> str:

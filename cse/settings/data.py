@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from cse.settings.group import NonNegative, Positive, SettingsGroup
 
 View = Literal["sentences", "pairs", "triplets", "labelled", "documents", "categories"]
-Pairs = list[Literal["sentences", "title_body", "neighbours", "question_answer", "stand_ins"]]
+Pairs = Literal["stand_ins", "question_answer", "sentences"]
 VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3, "documents": 2, "categories": 2}
 
 
@@ -23,7 +23,7 @@ class SourceSettings(SettingsGroup):
     """As `data.train_path`; `dvc repro` watches `data/raw/more`."""
     view: View
     """As `data.view`."""
-    pairs: Pairs = Field(["title_body", "neighbours"])
+    pairs: Pairs = "stand_ins"
     """As `data.pairs`."""
     weight: float = Field(1.0, gt=0.0)
     """Batches of it for each batch of the main source."""
@@ -37,7 +37,7 @@ class SourceSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _check(self) -> SourceSettings:
-        check_reading(self.view, self.columns, self.pairs)
+        check_reading(self.view, self.columns)
         return self
 
 
@@ -50,13 +50,12 @@ class DataSettings(SettingsGroup):
     """What one row of the source holds: a sentence (a copy of it is the positive), a pair, a triplet, two sentences
     with an NLI label (`labelled`: entailment, neutral, contradiction), or what rows are made from: `documents` (see
     `pairs`) or `categories`, texts with any label (pairs within a label)."""
-    pairs: Pairs = Field(["title_body", "neighbours"])
-    """`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each passage and the
-    next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text below; or `sentences`
-    alone: every sentence; or `stand_ins` alone: the title and sentences in place of queries, each with its whole
-    document (see `post.kind: query_map`)."""
+    pairs: Pairs = "stand_ins"
+    """`documents`: the training rows. `stand_ins`: the title and sentences in place of queries, each with its whole
+    document (see `post.kind: query_map`); `question_answer`: columns `question` and `answer`, or a heading that asks
+    and the text below; `sentences`: every sentence."""
     stand_ins: Positive = 5
-    """`documents` with `pairs: [stand_ins]`: most rows of a document."""
+    """`documents` with `pairs: stand_ins`: most rows of a document."""
     language: str = Field("en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$")
     """`documents`: language code, to find sentence ends."""
     train_path: str = "data/raw/train"
@@ -115,14 +114,14 @@ class DataSettings(SettingsGroup):
     @property
     def made_from(self) -> str | None:
         """What rows are made from that are not in the source as they are."""
-        if self.pairs == ["stand_ins"] and self.view == "documents":
+        if self.pairs == "stand_ins" and self.view == "documents":
             return "stand_ins"
         return self.view if self.grouped else None
 
     @property
     def rows(self) -> str:
         """View of the prepared rows."""
-        if self.view == "documents" and self.pairs == ["sentences"]:
+        if self.view == "documents" and self.pairs == "sentences":
             return "sentences"
         return "pairs" if self.grouped else self.view
 
@@ -149,7 +148,7 @@ class DataSettings(SettingsGroup):
         if self.hold_out and (self.source != "files" or self.view == "labelled" or self.rows == "sentences"):
             what = f"source {self.source!r}" if self.source != "files" else f"view {self.view!r}"
             raise ValueError(f"hold_out: {what} has no pairs or labels of its own to hold out; set it to 0")
-        check_reading(self.view, self.columns, self.pairs)
+        check_reading(self.view, self.columns)
         names = [source.name for source in self.more]
         doubled = [name for place, name in enumerate(names) if name in names[:place]]
         if doubled:
@@ -164,18 +163,13 @@ class DataSettings(SettingsGroup):
         return self
 
 
-def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]) -> None:
-    """Refuse columns and kinds of rows that a source cannot have."""
+def check_reading(view: str, columns: Sequence[str] | None) -> None:
+    """Refuse columns that a source cannot have."""
     label = view == "pairs" and columns is not None and len(columns) == 3
     if columns is not None and len(columns) != VIEW_WIDTH[view] and not label:
         raise ValueError(f"columns: view {view!r} needs {VIEW_WIDTH[view]} column names, {len(columns)} given")
     if columns is not None and len(set(columns)) < len(columns):
         raise ValueError(f"columns: name each column only once, found {', '.join(columns)}")
-    if not pairs or len(set(pairs)) < len(pairs):
-        raise ValueError("pairs: name at least one kind of rows, each once")
-    alone = next((kind for kind in ("sentences", "stand_ins") if kind in pairs), None)
-    if alone and len(pairs) > 1:
-        raise ValueError(f"pairs: `{alone}` makes rows of another kind; name it alone")
 
 
 class MineSettings(SettingsGroup):

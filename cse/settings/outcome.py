@@ -21,8 +21,6 @@ class EvaluationSettings(SettingsGroup):
     `space` (alignment and uniformity), `tasks` (your own, `data.task_path`)."""
     device: Provider = "auto"
     """`auto`: the GPU if there is one, else the CPU; `openvino`: that for bundles, else the CPU."""
-    compare_backbone: bool = True
-    """Also score the bare backbone for comparison."""
 
 
 class ExportSettings(SettingsGroup):

@@ -43,7 +43,7 @@ def evaluate_stage(
     plots: Path = PLOTS,
     called: str = TRAINED,
 ) -> None:
-    """Score the checkpoint and, if ``evaluation.compare_backbone`` is set, the bare backbone.
+    """Score the checkpoint and its bare backbone.
 
     Write metrics, one record per model for ``cse report``, and the data of two plots: scores by task and the density
     of cosines by gold similarity.
@@ -51,7 +51,7 @@ def evaluate_stage(
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
     models: dict[str, str | BackboneOf] = {TRAINED: str(checkpoint)}
-    if settings.evaluation.compare_backbone and not read_config(checkpoint)["backbone"]["words"]:
+    if not read_config(checkpoint)["backbone"]["words"]:
         models[BACKBONE] = BackboneOf(checkpoint)
     results: dict[str, SuiteResults] = {}
     own = data.own and "tasks" in settings.evaluation.measures
@@ -128,27 +128,20 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
             named = {key: recorded[key] for key in ("name", "revision", "sha256")}
         return {"kind": "backbone", "backbone": named, "prompt": None, **said}
     found = meaning_of(model)
-    if found.domain is not None:
-        bank = Bank(found.folder)
-        if found.domain == AUTO:
-            return {"kind": "bank", "backbone": bank.manifest.backbone, "prompt": None}
-        facts = bank.domain(found.domain).facts
-        own = {"prompt": facts.prompt, "pooler": facts.pooler, "max_length": facts.max_length}
-        return {"kind": "domain", "backbone": bank.manifest.backbone, **own}
     if found.kind is Kind.CHECKPOINT:
         # without hashes, records of the same system differ only in their seed
         return {key: value for key, value in read_config(found.folder).items() if key not in ("files", "seal")}
-    if found.encodes:
+    if found.encodes or found.domain is not None:
         bank = Bank(found.folder, whole=False)
-        facts = (bank.only or bank.bare).facts
+        if found.domain == AUTO:
+            return {"kind": "bank", "backbone": bank.manifest.backbone, "prompt": None}
+        facts = (bank.domain(found.domain) if found.domain else bank.only or bank.bare).facts
         return {
-            "kind": "bundle",
+            "kind": "domain" if found.domain else "bundle",
             "backbone": bank.manifest.backbone,
             "prompt": facts.prompt,
             "pooler": facts.pooler,
-            "dimension": bank.manifest.shape.dimension,
             "max_length": facts.max_length,
-            "parity": bank.manifest.parity,
             "trained_on": bank.manifest.metrics.get("train", {}).get("trained_on"),
         }
     return {"kind": "backbone", "backbone": {"name": model}, "prompt": None}

@@ -181,7 +181,7 @@ def collection_from(
         if data.view != "pairs":
             raise CseError(
                 f"{data.rows_file}: contains {data.view}, but queries are trained on pairs of a query and its "
-                "document; run `cse prepare` with data.view: pairs, or documents and data.pairs: [stand_ins]"
+                "document; run `cse prepare` with data.view: pairs, or documents and data.pairs: stand_ins"
             )
     pairs = pairs_of([(data.train, data.made_from == STAND_INS) for data in sources], sources[0].documents)
     if len(pairs.documents) < 2:

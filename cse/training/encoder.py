@@ -147,11 +147,7 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
     files = files_of_backbone(backbone)
     if is_word_file(Path(backbone.name)):
         return load_words(files, words_of(_every_text(data)), progress=sys.stderr.isatty())
-    return open_language_model(files, backbone, pooler)
-
-
-def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
-    """Load a language model whose use is as its folder declares, unless the settings say otherwise."""
+    # its use is as its folder declares, unless the settings say otherwise
     return load_backbone(files, pooler.kind).use_as(max_length=backbone.max_length, texts=backbone.texts)
 
 

@@ -112,7 +112,7 @@ def test_further_sources_are_trained_on_beside_the_first(tmp_path):
     found = look([lines, triplets, faq])
     assert found.settings["data.more"] == [
         {"name": "nli-all", "path": str(triplets), "view": "triplets"},
-        {"name": "faq", "path": str(faq), "view": "documents", "pairs": ["question_answer"]},
+        {"name": "faq", "path": str(faq), "view": "documents", "pairs": "question_answer"},
     ]
     assert found.settings["objective.energy_hinge.weight"] == 0
     several = write(tmp_path / "several.csv", "anchor,positive,negative_1,negative_2\na,b,c,d\n")

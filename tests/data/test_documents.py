@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from cse.data import documents
-from cse.data.documents import cut_title, document_rows, passages_of, read_documents
+from cse.data.documents import document_rows, passages_of, read_documents
 from cse.data.markup import html_document, markdown_document
 from cse.data.store import PreparedData
 from cse.errors import CseError
@@ -42,61 +41,39 @@ def test_passages_are_whole_sentences_up_to_the_limit():
     assert passages_of([cat + dog], "zh", 3) == [cat, dog]
 
 
-@pytest.mark.parametrize(
-    ("title", "text", "rest"),
-    [
-        ("wings in a slipstream .", "wings in a  slipstream . an experiment was made .", "an experiment was made ."),
-        ("The Cat", "THE CAT: a portrait", "a portrait"),
-        ("A study of cats", "A study of cats We looked at cats.", "We looked at cats."),
-        ("Paris", "Paris Saint-Germain is a club.", "Paris Saint-Germain is a club."),
-        ("Paris", "Parisians live there.", "Parisians live there."),
-        ("Paris", "Paris", ""),
-        ("", "Paris", "Paris"),
-    ],
-)
-def test_a_title_in_front_of_its_body_is_cut_off(title, text, rest):
-    assert cut_title(title, text) == rest
-
-
-def test_a_folder_of_beir_works_as_it_is(rows_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "PASSAGE_WORDS", 9)
+def test_a_folder_of_beir_works_as_it_is(rows_of, tmp_path):
     write_objects(
         tmp_path / "beir/corpus.jsonl",
         [
-            {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. " + BODY, "metadata": {}},
-            {"_id": "8", "title": "Nothing", "text": " "},
-            {"_id": "9", "title": "", "text": "One sentence only."},
+            {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. They sleep.", "metadata": {}},
+            {"_id": "8", "title": "", "text": " "},
         ],
     )
     write_objects(tmp_path / "beir/queries.jsonl", [{"_id": "1", "text": "who has a cat?"}])
     rows, report = rows_of(tmp_path / "beir")
-    assert [(row["sent0"], row["sent1"]) for row in rows] == [
-        ("Cats in Rome", "Dr. Smith lives in Rome. He has a cat."),
-        ("Dr. Smith lives in Rome. He has a cat.", "The cat sleeps all day! Does it eat?"),
-        ("The cat sleeps all day! Does it eat?", "It does."),
-    ]
-    assert {row["group"] for row in rows} == {"1"}
-    assert dropped(report["train"]) == {"empty_document": (1, "beir:2"), "no_pair": (1, "beir:3")}
+    whole = "Cats in Rome. They sleep."
+    assert [tuple(row.values()) for row in rows] == [
+        ("Cats in Rome", whole, "1"), ("Cats in Rome.", whole, "1"), ("They sleep.", whole, "1"),
+    ]  # fmt: skip
+    assert dropped(report["train"]) == {"empty_document": (1, "beir:2")}
 
 
 def test_sentences_alone_are_rows_of_one_text(rows_of, tmp_path):
     write_objects(tmp_path / "docs.jsonl", [{"body": BODY}, {"body": "Another one. And its end."}])
-    rows, report = rows_of(tmp_path / "docs.jsonl", pairs=["sentences"])
+    rows, report = rows_of(tmp_path / "docs.jsonl", pairs="sentences")
     assert (len(rows), rows[1], report["view"]) == (7, {"sent0": "He has a cat.", "group": "1"}, "sentences")
 
 
 def test_questions_and_answers_of_a_table(rows_of, tmp_path):
     path = write_lines(tmp_path / "faq.csv", ["question,answer", "How do I pay,By card. Or cash.", "When?,", ",Never."])
-    rows, report = rows_of(path, pairs=["question_answer"])
+    rows, report = rows_of(path, pairs="question_answer")
     assert rows == [{"sent0": "How do I pay", "sent1": "By card. Or cash.", "group": "2"}]
     assert report["train"]["dropped"]["empty_document"] == {"count": 2, "first": "faq.csv:3"}
-    for pairs, columns in (("question_answer", ["q", "a"]), ("title_body", ["q", "a"])):
-        rows, _ = rows_of(write_lines(path, ["q,a", "Cats,Cats sleep."]), pairs=[pairs], columns=columns)
-        assert (rows[0]["sent0"], rows[0]["sent1"]) == ("Cats", "Cats sleep.")
+    rows, _ = rows_of(write_lines(path, ["q,a", "Cats,They sleep."]), pairs="question_answer", columns=["q", "a"])
+    assert (rows[0]["sent0"], rows[0]["sent1"]) == ("Cats", "They sleep.")
 
 
-def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "PASSAGE_WORDS", 4)
+def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path):
     for name, text in {
         "a.md": "# Cats\n\nCats sleep.\n\n## Do they eat?\n\nThey do.\n",
         "deep/b.html": "<title>Dogs</title><h1>Dogs</h1><p>Dogs run.</p><p>They bark.</p>",
@@ -106,14 +83,17 @@ def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path, monkeypatch):
         "picture.png": "",
     }.items():
         write_lines(tmp_path / "docs" / name, [text])
-    rows, _ = rows_of(tmp_path / "docs", pairs=["title_body", "neighbours", "question_answer"])
+    rows, _ = rows_of(tmp_path / "docs", pairs="sentences")
     assert [tuple(row.values()) for row in rows] == [
-        ("Cats", "Cats sleep.", "a.md"),
-        ("Cats sleep.", "They do.", "a.md"),
-        ("Do they eat?", "They do.", "a.md"),
-        ("First paragraph goes on.", "Second one.", "c.txt"),
-        ("Dogs", "Dogs run. They bark.", "deep/b.html"),
+        ("Cats sleep.", "a.md"),
+        ("They do.", "a.md"),
+        ("First paragraph goes on.", "c.txt"),
+        ("Second one.", "c.txt"),
+        ("Dogs run.", "deep/b.html"),
+        ("They bark.", "deep/b.html"),
     ]
+    rows, _ = rows_of(tmp_path / "docs", pairs="question_answer")
+    assert [tuple(row.values()) for row in rows] == [("Do they eat?", "They do.", "a.md")]
 
 
 def test_markdown_is_read_without_code_tables_and_marks():
@@ -179,7 +159,7 @@ SLOW = {
 def test_hostile_text_is_read_in_time(tmp_path, name):
     (tmp_path / name).write_text(SLOW[name], encoding="utf-8")
     start = time.process_time()
-    rows = list(document_rows(read_documents(tmp_path / name), ["neighbours"], language="en"))
+    rows = list(document_rows(read_documents(tmp_path / name), "sentences", language="en"))
     assert time.process_time() - start < 10
     assert rows
 
@@ -198,7 +178,6 @@ def test_a_page_nested_too_deep_is_named(tmp_path, tag):
     ("files", "said"),
     [
         ({"a.txt": " \n"}, r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
-        ({"a.txt": "One."}, r"^docs: all 1 rows were dropped: 1 no_pair .*; choose other data.pairs"),
         ({"a.png": ""}, r"docs: no .txt, .csv, .* file in this folder \(only a.png\)"),
         ({"a.csv": "text\nx\n", "b.md": "x"}, r"docs: both files of text and tables \(a.csv\); name one file"),
     ],
@@ -212,7 +191,7 @@ def test_an_input_without_documents_is_one_line(rows_of, tmp_path, files, said):
 def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(rows_of, tmp_path):
     texts = [("Cats in Rome", BODY), ("A title alone", ""), ("", "One sentence only."), ("", " ")]
     path = write_objects(tmp_path / "corpus.jsonl", [{"title": title, "text": text} for title, text in texts])
-    rows, report = rows_of(path, pairs=["stand_ins"], stand_ins=3)
+    rows, report = rows_of(path, pairs="stand_ins", stand_ins=3)
     whole = f"Cats in Rome {BODY}"
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
         ("Cats in Rome", whole),
@@ -224,7 +203,7 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
     assert report["train"]["dropped"]["empty_document"]["count"] == 1
     assert PreparedData(tmp_path / "out").made_from == "stand_ins"
     write_objects(path, [{"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000}])
-    rows, _ = rows_of(path, pairs=["stand_ins"], stand_ins=100, max_words=5000)
+    rows, _ = rows_of(path, pairs="stand_ins", stand_ins=100, max_words=5000)
     assert [row["sent0"] for row in rows[1:6]] == passages_of([BODY], "en", 1), "all, where there is room"
     assert len(rows[-1]["sent1"].split()) == 1000
 

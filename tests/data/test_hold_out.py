@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from cse.data import documents
 from cse.data.clean import overlap_key
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
@@ -48,8 +47,7 @@ def test_texts_of_each_label_are_held_out(tmp_path, task):
     assert describe(dev).endswith(f"and {sum(counts)} test rows, held out of the training rows")
 
 
-def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task, monkeypatch):
-    monkeypatch.setattr(documents, "PASSAGE_WORDS", 6)
+def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
     body = "First sentence of {0} here. Second sentence of {0} there. Third sentence of {0} too."
     rows = [(f"Title {number}", body.format(f"word{number}")) for number in range(20)]
     data, dev = made(tmp_path, rows, ("title", "text"), view="documents", task_path=task)
@@ -58,10 +56,10 @@ def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task, monkeyp
     held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
     assert 2 <= len(held) <= 6, "about a fifth"
     assert all(text.split()[-1] not in held for text in data.train["sent0"].to_pylist() if text.startswith("Title"))
-    assert len(data.train) + len(dev.relevance) == 60, "three pairs of each document"
+    assert len(data.train) + len(dev.relevance) == 80, "four pairs of each document"
     by_query = {dev.queries[q]: dev.documents[d] for q, d in zip(dev.query, dev.document, strict=True)}
     number = next(iter(held))
-    assert by_query[f"Title {number}"] == f"First sentence of word{number} here."
+    assert by_query[f"Title {number}"] == f"Title {number} {body.format(f'word{number}')}"
     assert dev_measure(dev, "MAP", "train.dev_measure") == dev_measure(dev, "MAP (proxy)", "x") == "MAP (proxy)"
     assert score_dev(FakeEncoder(), dev).label == "dev nDCG@10 (proxy)"
     assert data.report["dev"]["from"] == "rows.csv"
@@ -147,17 +145,14 @@ def test_a_text_with_two_labels_is_in_one_part(tmp_path):
     assert len(set.union(*parts)) == sum(map(len, parts)) == 200
 
 
-@pytest.mark.parametrize("view", ["pairs", "categories", "documents"])
-def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view, monkeypatch):
+@pytest.mark.parametrize("view", ["pairs", "categories"])
+def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
     """Rows come in anywhere in the file; none that was trained on before is held out now, and none held out is lost."""
-    monkeypatch.setattr(documents, "PASSAGE_WORDS", 6)
 
     def row(number):
-        if view == "documents":
-            return f"Title {number}", f"First sentence of page {number} here. Second sentence of page {number} there."
         return f"question {number}", f"label {number % 8}" if view == "categories" else f"answer {number}"
 
-    head = {"pairs": ("sent0", "sent1"), "categories": ("text", "category"), "documents": ("title", "text")}[view]
+    head = {"pairs": ("sent0", "sent1"), "categories": ("text", "category")}[view]
     found = []
     for name, numbers in (
         ("few", range(1000)),

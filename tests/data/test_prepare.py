@@ -162,12 +162,6 @@ def test_rows_without_a_gold_label_and_repeated_rows_are_dropped_and_counted(pre
     assert data.report["train"]["distinct_sentences"] == 4, "labels are no sentences"
 
 
-def test_own_columns_of_labels_that_are_numbers_or_letters(prepared):
-    data = prepared("x,y,z\n2,a b,c d\n-1,e,f\nN,g,h\n", view="labelled", columns=["y", "z", "x"])
-    rows = [tuple(row.values()) for row in data.train.to_pylist()]
-    assert rows == [("a b", "c d", "contradiction"), ("g", "h", "neutral")]
-
-
 CARDS = (
     "text,category\n"
     "Where is my card?,arrival\n"

@@ -22,7 +22,17 @@ from cse.data.suite import (
     read_suite,
     read_transfer,
 )
-from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, Labelled, Splits, TransferTask
+from cse.data.tasks.kinds import (
+    TRANSFER_TASKS,
+    BinaryPairs,
+    CaptionPairs,
+    Labelled,
+    LabelledTexts,
+    Retrieval,
+    Splits,
+    TransferTask,
+    Triplets,
+)
 from cse.data.tasks.store import write_tasks
 from tests.evaluation.test_sts import make_task
 from tests.parts import refusal
@@ -182,6 +192,12 @@ def test_what_was_written_comes_back(tmp_path):
             TransferTask("SST-2", part(5), part(3), part(4)),
             TransferTask("MRPC", part(5, second=True), None, part(4, second=True)),
             CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5) // 2),
+        ],
+        own=[
+            BinaryPairs("binary", ["a", "b"], ["c", "d"], np.array([True, False]), 3),
+            Triplets("triplets", ["a", "b"], ["c", "d"], ["e", "f"]),
+            Retrieval("search", ["a", "b"], ["c", "d"], *np.array([[0, 1], [0, -1], [1, 2]]), own=np.array([1, -1])),
+            LabelledTexts("labels", ["a", "b"], ["x", "y"], ["c", "d"], ["x", "y"]),
         ],
         missing=["TREC (TREC/train_5500.label)"],
     )

@@ -12,7 +12,7 @@ import pytrec_eval
 from cse.data.tasks.kinds import Retrieval, ScoredPairs
 from cse.evaluation import retrieval, space
 from cse.evaluation.measures import Vectors
-from cse.evaluation.retrieval import cosine_blocks, score_retrieval
+from cse.evaluation.retrieval import EXAMPLE, cosine_blocks, score_retrieval
 from cse.evaluation.space import alignment, uniformity
 from cse.runtime.encode import best_places, unit_rows
 from tests.evaluation.test_sts import FakeEncoder
@@ -143,10 +143,6 @@ def pairs(rows, name="STS-B") -> ScoredPairs:
     return ScoredPairs(name, list(first), list(second), np.array(score, dtype=float))
 
 
-def vectors_of(*tasks) -> Vectors:
-    return Vectors(FakeEncoder(), [text for task in tasks for text in (*task.sentence1, *task.sentence2)])
-
-
 @pytest.mark.parametrize("block", [1, 3, 1000])
 def test_uniformity_is_the_loop_over_pairs(monkeypatch, block):
     monkeypatch.setattr(space, "_BLOCK", block)
@@ -174,7 +170,7 @@ ROWS = [
 def test_recall_is_the_loop_over_queries(monkeypatch, block):
     monkeypatch.setattr(retrieval, "_BLOCK", block)
     task = pairs(ROWS)
-    vectors = vectors_of(task)
+    vectors = Vectors(FakeEncoder(), [*task.sentence1, *task.sentence2, *EXAMPLE])
     found = score_retrieval(vectors, task)
     slots = task.sentence1 + task.sentence2
     pool = list(dict.fromkeys(slots))

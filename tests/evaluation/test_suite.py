@@ -116,18 +116,15 @@ def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_pat
     tree = json.loads(text)
     write_sealed(folder / RECORD_FILE, tree | {"format": 99})
     assert "format 99, this version reads 5" in refusal(read_record, folder)
-    wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
-    wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]
-    damaged = ["", text[:-20], "[]", "null", "[" * 100_000, '{"x":' * 100_000, *map(json.dumps, wrong)]
-    for one in damaged:
-        (folder / RECORD_FILE).write_text(one, encoding="utf-8")
+    for damaged in ("", text[:-20], "[]", "[" * 100_000, json.dumps(tree | {"name": "other"})):
+        (folder / RECORD_FILE).write_text(damaged, encoding="utf-8")
         assert RECORD_FILE in refusal(read_record, folder)
     (folder / RECORD_FILE).write_text(text, encoding="utf-8")
     others = sorted(path for path in folder.iterdir() if path.name != RECORD_FILE)
     assert {path.suffix for path in others} == {".csv", ".npz"}
     for path in others:
         content = path.read_bytes()
-        for other in (None, b"", content[:-1], content[:-2] + b"\xff\n"):
+        for other in (None, content[:-2] + b"\xff\n"):
             path.unlink() if other is None else path.write_bytes(other)
             assert path.name in refusal(read_record, folder)
         path.write_bytes(content)

@@ -53,7 +53,7 @@ def test_figures_of_the_columns(records):
     assert figure("alignment", "STS-B test")(record) == scores["space_test"]["alignment"]
     assert figure("uniformity", "STS-B (split not stated)")(record) == scores["space"]["uniformity"]
     cosine = figure('cosine_similarity to query "you can do it, too."', '"yes, you can do it." (correct)')(record)
-    assert cosine == scores["near_identical"]["yes , you can do it ."]
+    assert cosine == scores["retrieval"]["near_identical"]["yes , you can do it ."]
     assert figure("hyperparameter", "learning_rate")(record) is None
     run = find_records([records / "runs/prompts-42"])[0]
     assert figure("hyperparameter", "prompt_length")(run) == 12

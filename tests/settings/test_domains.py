@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from cse.errors import CseError
 from cse.settings import Settings, load_settings
 from cse.settings.document import main as document
 from cse.settings.domains import settings_of_domain
@@ -81,33 +80,16 @@ def test_parts_of_the_folder_replace_shared_ones_where_they_exist(folder, there)
     assert settings_of_domain(tree_with({"data.dev_path": "elsewhere"}), "tickets").data.dev_path == "elsewhere"
 
 
-def test_unknown_names_and_folders(folder):
+def test_names_folders_and_keys_that_cannot_be(folder):
+    for name in ("Ab", "ab-", "auto", "a" * 65):
+        said = refusal(check_settings, {"bank": {"domains": {name: {"data": "rows"}}}}, "here")
+        assert ": use 2 to 64 lower-case letters" in said
+    for key in ("backbone.name", "bank.at_once", "train"):
+        assert f"tickets.set.{key}: a domain sets keys of data, " in refusal(tree_with, {key: "x"})
     assert "no domain 'ticket'; did you mean 'tickets'?" in refusal(settings_of_domain, tree_with(), "ticket")
     (folder / "rows/train").rmdir()
     (folder / "rows").rmdir()
     assert refused(tree_with()) == "bank.domains.tickets.data: rows is no folder; give one with a folder `train` in it"
-
-
-@pytest.mark.parametrize("name", ["a", "Ab", "-ab", "ab-", "a.b", "1ab", "ab\n", "auto", "a" * 65])
-def test_bad_names(name):
-    with pytest.raises(CseError, match=": use 2 to 64 lower-case letters"):
-        check_settings({"bank": {"domains": {name: {"data": "rows"}}}}, "here")
-
-
-@pytest.mark.parametrize(
-    ("domain", "expected"),
-    [
-        ({}, "here: bank.domains.tickets.data: field required"),
-        ({"data": "rows", "sett": {}}, "here: bank.domains.tickets.sett: unknown key"),
-        ("rows", "here: bank.domains.tickets: input should be a valid dictionary"),
-        *(
-            ({"data": "rows", "set": {key: "x"}}, f"here: bank.domains.tickets.set.{key}: a domain sets keys of data, ")
-            for key in ("backbone.name", "export.tolerance", "bank.at_once", "template.text", "post.kind", "train")
-        ),
-    ],
-)
-def test_an_entry_that_is_wrong_names_its_key(domain, expected):
-    assert refusal(check_settings, {"bank": {"domains": {"tickets": domain}}}, "here").startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +111,6 @@ def test_what_a_bank_cannot_hold_is_refused_before_training(folder, values, grou
     )
 
 
-def test_a_projector_of_the_loss_alone_may_be_any(folder):
-    own = settings_of_domain(tree_with({"pooler.mlp": "train_only", "pooler.projector": "batch_norm"}), "tickets")
-    assert own.pooler.projector == "batch_norm"
-
-
 def domains_of(path: Path) -> dict:
     return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["bank"]["domains"]
 
@@ -145,17 +122,6 @@ def filled(tmp_path) -> Path:
     return path
 
 
-def test_rewriting_the_file_keeps_the_domains(filled):
-    before, settings = domains_of(filled), load_settings(filled)
-    for _ in range(2):
-        done = CliRunner().invoke(document, [str(filled)])
-        assert done.exit_code == 0, done.output
-        assert load_settings(filled) == settings
-        kept = domains_of(filled)
-        assert kept == before | {"plain": {"data": "data/raw/plain", "set": {}}}
-        assert list(kept) == list(before)
-
-
 def test_a_preset_keeps_the_domains(filled):
     before = domains_of(filled)
     for _ in range(2):
@@ -164,6 +130,5 @@ def test_a_preset_keeps_the_domains(filled):
         text = filled.read_text(encoding="utf-8")
         assert FILLED.partition("bank:\n")[2] in text
         assert text.startswith("# mine\n")
-    CliRunner().invoke(document, [str(filled)])
-    apply_preset("promcse-eh-minilm", filled)
-    assert load_settings(filled).bank.domains.keys() == before.keys()
+    assert CliRunner().invoke(document, [str(filled)]).exit_code == 0
+    assert domains_of(filled) == before | {"plain": {"data": "data/raw/plain", "set": {}}}

@@ -56,8 +56,6 @@ NO_HINGE = "objective: {energy_hinge: {weight: 0.0}"
         ("data: {score_range: [5, 0]}", "data.score_range: give two numbers"),
         ("data: {columns: [a, b]}", "data.columns: view 'triplets' needs 3 column names, 2 given"),
         ("data: {columns: [a, b, a]}", "data.columns: name each column only once, found a, b, a"),
-        ("data: {pairs: [sentences, neighbours]}", "data.pairs: `sentences` makes rows of another kind; name it alone"),
-        ("data: {pairs: []}", "data.pairs: name at least one kind of rows, each once"),
         ("data: {source: files, view: labelled, hold_out: 0.1}", "hold_out: view 'labelled' has no pairs or labels of"),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
         ("train: {seed: 4294967296}", "train.seed: whole numbers go up to 4294967295, found 4294967296"),

@@ -44,7 +44,7 @@ def prepared(documents, tmp_path, settings):
         values = {
             "data.source": "files",
             "data.view": "documents",
-            "data.pairs": ["stand_ins"],
+            "data.pairs": "stand_ins",
             "data.train_path": str(documents / "corpus.jsonl"),
             "data.dev": "own",
             "prompt.side": "query",

@@ -14,13 +14,11 @@ import pytest
 from cse.data.store import DOCUMENTS_FILE, PreparedData, write_table
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
-from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import ITEMS_FILE, read_items, read_record
 from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.bank import judge
-from cse.stages.domain import read_domain_scores
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.tune.trial import share_data
@@ -73,18 +71,6 @@ def test_an_unknown_measure_is_refused_before_training(run, settings, prepared, 
     said = refusal(run, settings({"train.dev_measure": "kNN"}))
     assert "train.dev_measure: 'kNN', but there is no dev task; set data.dev_path" in said
     assert not (tmp_path / "run").exists()
-
-
-def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
-    train = {"dev_score": 91.5, "start_dev_score": 90.25, "dev_measure": "AP", "steps": 7}
-    for name, tree in (("train", train), ("evaluation", {"trained": {"search (nDCG@10)": 50.5}})):
-        (tmp_path / f"{name}.json").write_text(json.dumps(tree), encoding="utf-8")
-    scores = read_domain_scores(tmp_path)
-    assert scores == {
-        "dev_spearman": None, "start_dev_spearman": None, "dev_score": 91.5, "start_dev_score": 90.25,
-        "dev_measure": "AP", "trained": {"search (nDCG@10)": 50.5},
-    }  # fmt: skip
-    assert dev_of(scores) == DevScore(91.5, "AP")
 
 
 def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):

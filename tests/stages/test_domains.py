@@ -10,10 +10,9 @@ import pytest
 
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
-from cse.stages.domain import domain_stage, main
+from cse.stages.domain import domain_stage
 from cse.stages.prepare import prepare_stage
 from tests.cli.workspace import contents, write_params
-from tests.parts import refusal
 from tests.pipeline.workspace import write_pairs, write_triplets
 from tests.stages.training import train_in
 
@@ -55,9 +54,3 @@ def test_a_domain_is_the_pipeline_with_the_same_settings(project, tmp_path):
     for name in DOMAINS:
         dev = json.loads((project / f"data/metrics/domains/{name}.json").read_text(encoding="utf-8"))["dev_spearman"]
         assert dev is None if name == "first" else isinstance(dev, float)
-
-
-def test_mistakes_start_nothing(project, monkeypatch):
-    monkeypatch.chdir(project)
-    assert "bank.domains: no domain 'thrid'; did you mean 'third'?" in refusal(main.callback, "thrid")
-    assert not (project / "data").exists()

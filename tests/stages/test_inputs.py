@@ -69,18 +69,6 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
     assert folder() != before
 
 
-ALWAYS = {"the backbone's files", "the code", "torch", "device", "precision"}
-
-
-def test_only_what_is_read_is_looked_for(inputs, settings, models):
-    further = {"the initial prompt", "the generator", "the teachers of its distillation"}
-    assert set(depends_on(inputs[0])) == ALWAYS | further
-    nowhere = {"objective.replaced_tokens.generator": "no/such/folder/at/all", "prompt.init_checkpoint": "nowhere"}
-    nowhere |= {"objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": "nowhere"}
-    assert set(depends_on(settings(nowhere))) == ALWAYS
-    assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS
-
-
 REPLACED = "objective.replaced_tokens."
 
 

@@ -141,8 +141,3 @@ UNFIT = [
 @pytest.mark.parametrize(("problem", "changes", "more"), UNFIT)
 def test_settings_that_cannot_work(several, files, problem, changes, more):
     assert problem in refusal(several, source(files, "pairs") | more, **changes)
-
-
-def test_two_sources_of_one_name(several, files):
-    said = refusal(several, source(files, "pairs"), source(files, "pairs"))
-    assert "data.more: 2 sources, 'the-pairs' twice; give each its own name" in said

@@ -149,7 +149,6 @@ LESS = r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), LESS),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you ..."), LESS),
-        (MemoryError("std::bad_alloc"), LESS),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "^mat1 and mat2 shapes cannot be multiplied$"),
     ],
 )
@@ -227,11 +226,7 @@ def test_two_equal_copies_of_a_sentence_are_refused(run, settings, tmp_path):
     changes = {"backbone.name": str(still), "train.epochs": 1}
     said = refusal(run, settings(changes))
     assert "still has no dropout" in said and "; set it, to 0.3 say, or prompt.dropout" in said
-    two_models = {"objective.nt_xent.weight": 0.0, "objective.contrastive_tension.weight": 1.0}
-    for told_apart in (
-        {"augment.attention_dropout": 0.3}, {"prompt.dropout": 0.1}, {"augment.dropout": False}, two_models,
-    ):  # fmt: skip
-        run(settings(changes | told_apart), name=next(iter(told_apart)))
+    run(settings(changes | {"prompt.dropout": 0.1}))
 
 
 def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened, settings):

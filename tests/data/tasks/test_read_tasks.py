@@ -18,7 +18,7 @@ from cse.data.tasks.kinds import (
     kind_of,
 )
 from cse.data.tasks.read import Reading, read_scored, read_task, read_tasks
-from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
+from cse.data.tasks.store import open_dev, write_tasks
 from tests.data.tasks.files import TREC, write_beir, write_labelled
 from tests.parts import refusal
 from tests.rows import write_lines, write_objects
@@ -186,34 +186,6 @@ def test_a_layout_that_is_not_whole(tmp_path):
     folder = write_labelled(tmp_path / "other", test=[("a", "card"), ("b", "loan")])
     assert "test.csv:3: label 'loan' has no reference row in train.csv; add some there" in refusal(read_task, folder)
     assert "ban: no such file or folder; did you mean 'bank'" in refusal(read_task, tmp_path / "ban")
-
-
-def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
-    write_beir(tmp_path / "in/birds")
-    write_labelled(tmp_path / "in/bank")
-    write_lines(tmp_path / "in/halves.csv", ["text,label", "a,x", "b,x", "c,x", "d,y", "e,y"])
-    write_lines(tmp_path / "in/quora.csv", PAIRS)
-    write_lines(tmp_path / "in/scored.csv", ["sentence1,sentence2,score", "a,b,1", "c,d,2"])
-    write_lines(tmp_path / "in/triplets.csv", ["anchor,positive,negative", "a,b,c", "d,e,f"])
-    tasks = read_tasks(tmp_path / "in")
-    assert len(tasks) == 6
-    write_tasks(tmp_path, dev=tasks[0], own=tasks)
-    found = open_tasks(PreparedData(tmp_path), OWN)
-    assert [type(task) for task in found] == [type(task) for task in tasks]
-    for before, after in zip(tasks, found, strict=True):
-        for name, value in vars(before).items():
-            np.testing.assert_array_equal(value, vars(after)[name], err_msg=f"{before.name} {name}")
-            assert getattr(value, "dtype", None) == getattr(vars(after)[name], "dtype", None)
-    assert open_dev(PreparedData(tmp_path)) == tasks[0]
-    write_tasks(tmp_path)
-    assert [open_tasks(PreparedData(tmp_path), role) for role in (DEV, TEST, OWN)] == [[], [], []]
-
-
-def test_numbers_in_any_plain_form(tmp_path):
-    forms = ["3", "3.", ".5", "+1.5", " 2 ", "1e0", "2.5E-1"]
-    lines = [f"a{n},b,{form}" for n, form in enumerate(forms)]
-    path = write_lines(tmp_path / "a.csv", ["sentence1,sentence2,score", *lines])
-    assert read_scored(path).score.tolist() == [3, 3, 0.5, 1.5, 2, 1, 0.25]
 
 
 def test_score_range_is_the_users(tmp_path):
