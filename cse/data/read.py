@@ -1,8 +1,8 @@
 r"""Read files of rows: find them, decode them, and stream their records with line numbers.
 
 * txt: a sentence on each line. A line ends only at ``\n``, ``\r\n`` or ``\r``.
-* csv: a header, fields separated by commas, or by what separates the header's names (semicolons, tabs, bars); ``"``
-  around fields that hold separators, quotes (doubled) or line breaks.
+* csv: a header, fields separated by commas, or by what separates the header's names (semicolons, tabs, bars) or
+  Excel's line ``sep=;`` names; ``"`` around fields that hold separators, quotes (doubled) or line breaks.
 * tsv: a header, fields separated by tabs; quotes are ordinary text.
 * jsonl: one JSON object per line, or one array of objects, which are counted. The columns are the keys of the first
   thousand; ``data.text`` is the key ``text`` of the object ``data``.
@@ -11,8 +11,8 @@ r"""Read files of rows: find them, decode them, and stream their records with li
 Text may be gzipped. A byte order mark is not part of the first line, and one of UTF-16 says so.
 
 Python's ``csv`` and ``json`` split the lines of text, because no larger reader tells rows from mistakes: `DuckDB`,
-`pyarrow` and `datasets` read 25 of 30 rows where two stray quotes stand, DuckDB reads a file whose second row has a
-field too many as a table without rows, and each takes 0.2 to 4 seconds to start.
+`pyarrow` and `datasets` read 25 of 30 rows where two stray quotes stand and take ``sep=;`` for the header, DuckDB reads
+a file whose second row has a field too many as a table without rows, and each takes 0.2 to 4 seconds to start.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ _PACKED = ".gz"
 _LONGEST = 1 << 24  # characters of a line or field: an open quote, or a line without end, must not fill the memory
 _LONGEST_ARRAY = 1 << 28
 _EXPANDED, _RATIO = 1 << 28, 200  # text that a file may hold in any case, or for each of its bytes
+_SURE = 4  # lines that are rows by chance, in a file whose texts have line breaks, are fewer
 _BATCH_ROWS = 8192
 _SEEN = 1000  # objects that tell the columns
 _EQUAL = 16  # bytes of a row; a column of fewer repeats its texts
@@ -59,6 +60,7 @@ _SAVE = "save the file as UTF-8"
 _SET = "set data.encoding to the encoding of the file (latin-1, cp1252, utf-16, ...) or save it as UTF-8"
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATOR_LINE = re.compile('"?sep=(.)"?', re.IGNORECASE)
 _QUOTED = re.compile('"[^"]*"')
 
 
@@ -237,10 +239,10 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
                 yield number, BLANK if record is BLANK else _picked(record, names)
 
         return TableFile(shown, columns, objects)
-    separator = _separator_of(read()) if kind == "csv" else "\t"
+    separator, first = _separator_of(read()) if kind == "csv" else ("\t", 1)
 
     def records() -> Iterator[Numbered]:
-        return delimited_records(read(), kind, shown, separator)
+        return delimited_records(islice(read(), first - 1, None), kind, shown, first, separator=separator)
 
     head = next((record for _, record in records() if record is not BLANK), None)
     if head is None:
@@ -257,7 +259,7 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
             elif len(record) != len(columns):
                 advice = "remove tabs and line breaks from the sentences"
                 if kind == "csv":
-                    advice = f"put quotes around fields that hold {_SEPARATORS[separator]}"
+                    advice = f"put quotes around fields that hold {_SEPARATORS.get(separator, repr(separator))}"
                 raise CseError(f"{shown}:{number}: {len(record)} fields, but the header has {len(columns)}; {advice}")
             else:
                 yield number, [record[place] for place in places]
@@ -265,23 +267,34 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
     return TableFile(shown, columns, rows)
 
 
-def _separator_of(lines: Iterator[str]) -> str:
-    """Return the candidate that stands most often outside quotes in the first line that is not blank."""
-    line = next((line for line in lines if line.strip()), "")
-    return max(_SEPARATORS, key="".join(line.split('"')[::2]).count)
+def _separator_of(lines: Iterator[str]) -> tuple[str, int]:
+    """Return what separates the fields of a csv file and the number of its first line.
+
+    It is what Excel's line ``sep=`` names, which is skipped; else the candidate that stands most often outside quotes
+    in the first line that is not blank; else the comma.
+    """
+    number, line = next(((number, line) for number, line in enumerate(lines, start=1) if line.strip()), (0, ""))
+    if named := _SEPARATOR_LINE.fullmatch(line):
+        return named[1], number + 1
+    return max(_SEPARATORS, key="".join(line.split('"')[::2]).count), 1
 
 
-def delimited_records(lines: Iterable[str], kind: Format, shown: str, separator: str) -> Iterator[Numbered]:
+def delimited_records(
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ","
+) -> Iterator[Numbered]:
     """Yield each csv or tsv record with the number of its first line.
 
-    A csv record of several lines that are whole rows themselves is refused: it begins and ends at stray quotes.
+    A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a file whose texts
+    have no other line breaks.
     """
     if kind != "csv":
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines, start=first):
             yield number, line.split("\t") if line.strip() else BLANK
         return
     csv.field_size_limit(_LONGEST)
     held: list[str] = []  # the lines of the record
+    stray: tuple[int, int] | None = None  # first line and lines of a record that may be several
+    broken = False  # whether texts have line breaks
 
     def taken() -> Iterator[str]:
         for line in lines:
@@ -289,21 +302,33 @@ def delimited_records(lines: Iterable[str], kind: Format, shown: str, separator:
             yield f"{line}\n"
 
     reader = csv.reader(taken(), strict=True, delimiter=separator)
-    number = 1
-    try:
-        for record in reader:
-            if len(held) > 1 and _are_rows(held, separator, len(record)):
-                raise CseError(
-                    f"{shown}:{number}: a quote opens here and closes in line {number + len(held) - 1}, and each line "
-                    'between is a whole row; double stray quotes (""), or write texts with line breaks as jsonl'
-                )
-            yield number, BLANK if not record or (len(record) == 1 and not record[0].strip()) else record
-            number = 1 + reader.line_num
-            held.clear()
-    except csv.Error as error:
-        raise CseError(
-            f"{shown}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
-        ) from None
+    while True:
+        number = first + reader.line_num
+        held.clear()
+        try:
+            record = next(reader)
+        except StopIteration:
+            if stray and not broken:
+                raise _stray(shown, *stray) from None
+            return
+        except csv.Error as error:
+            raise CseError(
+                f"{shown}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
+            ) from None
+        if len(held) > 1:
+            found = _are_rows(held, separator, len(record))
+            if found and len(held) >= _SURE:
+                raise _stray(shown, number, len(held))
+            stray, broken = stray or ((number, len(held)) if found else None), broken or not found
+        blank = not record or (len(record) == 1 and not record[0].strip())
+        yield number, BLANK if blank else record
+
+
+def _stray(shown: str, number: int, lines: int) -> CseError:
+    return CseError(
+        f"{shown}:{number}: a quote opens here and closes in line {number + lines - 1}, and each line between is a "
+        'whole row; double stray quotes (""), or write texts with line breaks as jsonl'
+    )
 
 
 def _are_rows(lines: Sequence[str], separator: str, fields: int) -> bool:
@@ -313,9 +338,9 @@ def _are_rows(lines: Sequence[str], separator: str, fields: int) -> bool:
     return fields > 1 and filled and all(len(row) == fields and row == list(map(str.lstrip, row)) for row in rows)
 
 
-def json_records(lines: Iterable[str], shown: str) -> Iterator[Numbered]:
+def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[Numbered]:
     """Yield the object on each line with its line number, or each object of an array with its number."""
-    numbered, seen = enumerate(lines, start=1), False
+    numbered, seen = enumerate(lines, start=first), False
     for number, line in numbered:
         if not line.strip():
             yield number, BLANK

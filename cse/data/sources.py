@@ -133,14 +133,20 @@ def _download(settings: DataSettings) -> Path:
             alone = True
     try:
         return Path(hf_hub_download(hub_id, file, repo_type="dataset", revision=revision, local_files_only=alone))
-    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, httpx.TransportError):
-        raise OfflineError(
-            f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
-            "data.source: files, or set HF_HOME to a cache that has it"
-        ) from None
-    except (hub.HfHubHTTPError, hub.HFValidationError) as error:
+    except Exception as error:
+        response = error.response if isinstance(error, hub.HfHubHTTPError) else None
+        offline = (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, httpx.TransportError)
+        away = isinstance(error, (*offline, ConnectionError, TimeoutError))
+        if away or (response is not None and response.status_code >= 500):
+            raise OfflineError(
+                f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
+                "data.source: files, or set HF_HOME to a cache that has it"
+            ) from None
+        if isinstance(error, OSError) and response is None and error.errno is not None:  # of a disk
+            raise
+        told = f"{what}: {type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
         keys = "data.hub_id, data.hub_file and data.hub_revision, or request access and log in with `hf auth login`"
-        raise CseError(f"{what}: {(str(error).strip() or 'refused').splitlines()[0]}; check {keys}") from None
+        raise CseError(told if response is None else f"{told}; check {keys}") from None
 
 
 def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:

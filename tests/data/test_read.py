@@ -5,6 +5,7 @@ import io
 import json
 import time
 
+import huggingface_hub
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +55,8 @@ READ = [
      [Row(1, ("one",)), Row(2, ("two",)), Row(3, ("three",)), Row(4, (LINES,))]),
     *(("a.csv", f'"sent0"{mark}sent1{mark}"hard, neg"\na, b{mark}"c{mark}d"{mark}e', "pairs",
        [Row(2, ("a, b", f"c{mark}d"))]) for mark in ";\t|"),
+    *(("a.csv", f"{line}\r\ntext{mark}label\r\nwords{mark}x\r\n", "categories", [Row(3, ("words",), "x")])
+      for line, mark in (("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":"))),
     ("a.tsv", 'sent0\tsent1\n"a\tb "c"\n', "pairs", [Row(2, ('"a', 'b "c"'))]),
     ("a.csv", f"\ufeffsent0,sent1\n{LONG},a\0b\n", "pairs", [Row(2, (LONG, "a\0b"))]),
     ("a.csv", 'query,passage\nx,"[""Burnout"" in nurses]"\n', "pairs", [Row(2, ("x", '["Burnout" in nurses]'))]),
@@ -83,17 +86,28 @@ def test_a_txt_file_is_lines_or_a_table_as_excel_saves_it(tmp_path):
 ROWS = [f"Text {n} is wrong.,{label}" for n, label in enumerate(["billing", "login", "shipping"] * 4)]
 
 
-def test_rows_between_two_stray_quotes_are_not_lost(tmp_path):
+@pytest.mark.parametrize(("first", "last"), [(1, 6), (0, 11)])
+def test_rows_between_two_stray_quotes_are_not_lost(tmp_path, first, last):
     """The csv dialect has them as one row with line breaks: so do DuckDB, pyarrow and datasets."""
+    lines = list(ROWS)
+    lines[first] = f'"{lines[first]}'
+    lines[last] = lines[last].replace(",", '",')
+    path = write(tmp_path / "a.csv", "\n".join(["text,label", *lines]))
+    assert refusal(texts, path, "categories") == (
+        f"{path}:{first + 2}: a quote opens here and closes in line {last + 2}, and each line between is a whole row; "
+        'double stray quotes (""), or write texts with line breaks as jsonl'
+    )
     lines = ["text,label", '"a\nb",x', *ROWS[:3], f'"{ROWS[3]}', *ROWS[4:6], 'end",login']
     message = refusal(texts, write(tmp_path / "a.csv", "\n".join(lines)), "categories")
-    assert "a.csv:7: a quote opens here and closes in line 10, and each line between is a whole row" in message
+    assert "a.csv:7: a quote opens here and closes in line 10" in message, "wherever they stand"
 
 
 @pytest.mark.parametrize("text", ["Dear all, hello,\nyours, me", "a\n\nb,c", "1,000 of\n2,000 or\n3,000"])
 def test_line_breaks_of_a_text_are_its_own(tmp_path, text):
     lines = ["text,label", *ROWS[:2], f'"{text}",billing', *ROWS[2:4]]
     assert texts(write(tmp_path / "a.csv", "\n".join(lines)), "categories")[2] == (text,)
+    some = ["n,text", '1,"a\nb"', '2,"one\ntwo,three"']  # the second line could be a row
+    assert len(texts(write(tmp_path / "a.csv", "\n".join(some)), "sentences")) == 2
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.GZ"])
@@ -198,3 +212,12 @@ def test_a_cached_file_is_read_without_network(tmp_path, monkeypatch):
     (folder / "refs/main").write_text(commit, encoding="utf-8")
     write_lines(folder / "snapshots" / commit / "wiki1m_for_simcse.txt", ["one", "two"])
     assert [row.texts for row in rows_of("sentences", "wiki1m_for_simcse.txt")] == [("one",), ("two",)]
+
+
+def test_other_failures_are_one_line(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert refusal(rows_of, "pairs", "c.csv", hub_id="a/b").endswith("a/b/c.csv: RuntimeError: first line")
