@@ -33,7 +33,7 @@ _PUSH = """\b
 Examples:
   cse push me/tickets data/checkpoint --card CARD.md     only write the card, to look at
   cse push me/tickets data/checkpoint
-  cse push me/tickets data/bundle --metrics data/records/trained/record.json --public
+  cse push me/tickets data/bundle --public
   cse pull me/tickets --out data/tickets
 
 Log in first with `hf auth login`, or set HF_TOKEN. A new repository is private unless --public is given. Everything
@@ -191,18 +191,10 @@ def import_command(
 @click.argument("repo")
 @click.argument("model", type=PATH)
 @click.option("--public", is_flag=True, help="Make a new repository public.")
-@click.option(
-    "--metrics",
-    type=PATH,
-    multiple=True,
-    help="Measures for the card: record.json or data/metrics/evaluation.json; several: seeds of one system.",
-)
 @click.option("--backbone", help="Hub id of the backbone to write into the manifest; default: as recorded.")
 @click.option("--message", default="Push a model with cse", show_default=True, help="Message of the commit.")
 @click.option("--card", type=PATH, help="Write the card to this file and send nothing.")
-def push(
-    repo: str, model: Path, public: bool, metrics: Sequence[Path], backbone: str | None, message: str, card: Path | None
-) -> None:
+def push(repo: str, model: Path, public: bool, backbone: str | None, message: str, card: Path | None) -> None:
     """Send MODEL to the hub with a model card.
 
     REPO is OWNER/NAME. MODEL is a checkpoint, a bundle, a bank or an exported folder; it is checked first, and only
@@ -216,7 +208,7 @@ def push(
     if card is not None:
         check_file(card, begins_with(b"---\n"))
     found = open_folder(model)
-    measures = find_measures(found, metrics)
+    measures = find_measures(found)
     about = card_of(backbone or str(found.backbone.get("name", "")))
     leaving = without_machine_paths(found, backbone)
     text = make_card(leaving, repo, measures, about)

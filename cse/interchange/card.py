@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
-from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
 from huggingface_hub import errors as hub_errors
 
-from cse.artifact import Kind, read_value
-from cse.errors import CseError, in_terms_of, one_line
+from cse.artifact import Kind
+from cse.errors import one_line
 from cse.evaluation.dev_facts import START, dev_of
 from cse.interchange.hub import is_offline
 from cse.interchange.model_folder import ModelFolder
@@ -45,7 +44,7 @@ def make_card(model: ModelFolder, repo: str, measures: Measures, about: CardData
     name = one_line(str(model.backbone.get("name") or ""))
     licence = about.get("license_name") or about.get("license")
     library = _LIBRARIES.get(model.kind, "cse")
-    results = [_result(label, measure) for label, measure in measures.model.items() if not label.endswith(_BEFORE)]
+    results = [_result(label, value) for label, value in measures.model.items() if not label.endswith(_BEFORE)]
     data = ModelCardData(
         base_model=name if name and not name.startswith((".", "/")) else None,
         license=str(licence).lower() if licence else None,
@@ -78,7 +77,7 @@ def make_card(model: ModelFolder, repo: str, measures: Measures, about: CardData
     return str(card)
 
 
-def _result(label: str, measure: Measure) -> EvalResult:
+def _result(label: str, value: float) -> EvalResult:
     """Return a measure as the hub lists it."""
     found = _METRIC.fullmatch(label)
     metric = (found[found.lastgroup or 0] if found else "spearman").lower()
@@ -87,7 +86,7 @@ def _result(label: str, measure: Measure) -> EvalResult:
         dataset_type=re.sub(r"\W+", "-", label.lower()).strip("-"),
         dataset_name=one_line(label),
         metric_type=metric,
-        metric_value=round(measure.value, 2),
+        metric_value=round(value, 2),
     )
 
 
@@ -114,87 +113,24 @@ def card_of(name: str) -> CardData:
     return CardData()
 
 
-# ---- measures -------------------------------------------------------------------------------------------------------
-
-_BARE = "backbone"  # name of the bare backbone in data/metrics/evaluation.json
-
-
-class Measure(NamedTuple):
-    """One number, and the standard deviation where repetitions or seeds gave one."""
-
-    value: float
-    spread: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f}" if self.spread is None else f"{self.value:.2f} ± {self.spread:.2f}"
+_BARE = "backbone"  # name of the bare backbone in an evaluation
 
 
 class Measures(NamedTuple):
-    """Measures by name, of the model and of its bare backbone, and what their spread is over."""
+    """Measures by name, of the model and of its bare backbone."""
 
-    model: dict[str, Measure]
-    backbone: dict[str, Measure]
-    spread_over: str = ""
-
-
-def find_measures(model: ModelFolder, files: Sequence[Path]) -> Measures:
-    """Return what is known of a model's quality, from its manifest where no files are given.
-
-    Args:
-        files: ``record.json`` of evaluations, or ``data/metrics/evaluation.json``; several are taken as seeds of one
-            system, and the spread is over them.
-    """
-    if not files:
-        facts = model.about.get("facts") or {}
-        scores = [(dev_of(facts), ""), (dev_of(facts, START), _BEFORE)]
-        found = {f"{score.label}{when}": Measure(score.value) for score, when in scores if score is not None}
-        table = _of_table(model.about.get("evaluation") or {})
-        return table._replace(model=found | table.model)
-    runs = [_read(path) for path in files]
-    if len(runs) == 1:
-        drawn = any(measure.spread is not None for measure in runs[0].model.values())
-        return runs[0]._replace(spread_over="the drawn samples of the task" if drawn else "")
-    over = f"{len(runs)} evaluations"
-    return Measures(_joined([run.model for run in runs]), _joined([run.backbone for run in runs]), over)
+    model: dict[str, float]
+    backbone: dict[str, float]
 
 
-def _joined(runs: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
-    """Return mean and standard deviation over runs of the measures that all of them have."""
-    names = [name for name in runs[0] if all(name in run for run in runs)]
-    values = {name: [run[name].value for run in runs] for name in names}
-    return {name: Measure(fmean(found), pstdev(found)) for name, found in values.items()}
-
-
-def _read(path: Path) -> Measures:
-    give = "give a record.json or data/metrics/evaluation.json"
-    with in_terms_of("--metrics "):
-        tree = read_value(path, give)
-    try:
-        found = Measures(_of_record(tree["scores"]), {}) if "scores" in tree else _of_table(tree)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        found = Measures({}, {})
-    if not found.model:
-        raise CseError(f"--metrics {path}: holds no measures; {give}")
-    return found
-
-
-def _of_table(tables: Mapping[str, Mapping[str, float | None]]) -> Measures:
-    """Read ``{model: {measure: number}}``; the bare backbone is one of the models."""
-    models = {
-        name: {label: Measure(float(value)) for label, value in scores.items() if value is not None}
-        for name, scores in tables.items()
+def find_measures(model: ModelFolder) -> Measures:
+    """Return what a model's manifest says of its quality."""
+    facts = model.about.get("facts") or {}
+    scores = [(dev_of(facts), ""), (dev_of(facts, START), _BEFORE)]
+    found = {f"{score.label}{when}": score.value for score, when in scores if score is not None}
+    tables = {
+        name: {label: float(value) for label, value in scores.items() if value is not None}
+        for name, scores in (model.about.get("evaluation") or {}).items()
     }
-    return Measures(next((models[name] for name in models if name != _BARE), {}), models.get(_BARE, {}))
-
-
-def _of_record(scores: Mapping[str, Any]) -> dict[str, Measure]:
-    """Read the scores of a record: Spearman times 100 by task, CxC-STS with its deviation, own tasks, accuracies."""
-    found = {name: (score["all"], None) for name, score in scores.get("sts", {}).items()}
-    found |= {name: (score, None) for name, score in scores.items() if name.startswith("Avg.")}
-    if cxc := scores.get("cxc"):
-        found["CxC-STS"] = (cxc["mean"], cxc["std"])
-    for name, task in scores.get("tasks", {}).items():
-        found[f"{name} ({task['main']})"] = (task["values"][task["main"]], None)
-    for name, score in scores.get("transfer", {}).get("transfer", {}).items():
-        found[f"{name} (accuracy)"] = (score["accuracy"], None)
-    return {name: Measure(*measured) for name, measured in found.items() if measured[0] is not None}
+    own = next((scores for name, scores in tables.items() if name != _BARE), {})
+    return Measures(found | own, tables.get(_BARE, {}))

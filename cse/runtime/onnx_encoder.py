@@ -24,7 +24,7 @@ from cse.runtime.domain import AUTO, KEPT_BYTES, Domain, feed, finish
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
-from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
+from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize
 from cse.runtime.uses import check_dimensions, text_of
 
 # On a CPU the time per token is flat from about 64 tokens on (measured: MiniLM, one core), so batches are small, which
@@ -275,7 +275,8 @@ class OnnxEncoder(Compatible):
 
     def tokenize(self, texts: Sequence[str], domains: Sequence[Domain] = ()) -> Tokens:
         """Return the tokens of texts, cut at ``max_length`` or at that of each text's domain."""
-        return tokenize(texts, self._limits(len(texts), domains), self._tokenizers)
+        limits = [domain.max_length for domain in domains] or [self.max_length] * len(texts)
+        return tokenize(texts, limits, self._tokenizers)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens texts have, special tokens included, however long they are."""
@@ -284,13 +285,6 @@ class OnnxEncoder(Compatible):
     def encodings(self, texts: Sequence[str], *, special: bool = True) -> list[Encoding]:
         """Return what the tokenizer says of texts, however long they are, with special tokens or without."""
         return self._tokenizers.whole.encode_batch(list(texts), add_special_tokens=special)
-
-    def from_token_ids(self, rows: Sequence[Sequence[int]], domains: Sequence[Domain] = ()) -> Tokens:
-        """Return the tokens of texts whose ids are given without special tokens, which are put around them."""
-        return wrap(rows, self._limits(len(rows), domains), self._tokenizers)
-
-    def _limits(self, count: int, domains: Sequence[Domain]) -> list[int]:
-        return [domain.max_length for domain in domains] or [self.max_length] * count
 
     def embed_rows(
         self, rows: Sequence[NDArray[np.int32]], domains: Sequence[Domain] = (), *, one_core: bool = False

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.artifact import short
 from cse.errors import CseError
 
 if TYPE_CHECKING:
@@ -91,11 +90,6 @@ class Tokenizers:
         special = encoding.special_tokens_mask
         return encoding.ids[: special.index(0)], encoding.ids[len(special) - special[::-1].index(0) :]
 
-    @cached_property
-    def vocabulary(self) -> int:
-        """Number of token ids, added tokens included."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-
 
 def tokenize(texts: Sequence[str], limits: Sequence[int], tokenizers: Tokenizers) -> Tokens:
     """Return the tokens of texts, each cut at its own maximum length.
@@ -119,29 +113,6 @@ def tokenize(texts: Sequence[str], limits: Sequence[int], tokenizers: Tokenizers
                 pieces[row] = np.array(ids, np.int32)
                 truncated += len(ids) == max_length and bool(encoding.overflowing)
     return Tokens.of(pieces, truncated)
-
-
-def wrap(rows: Sequence[Sequence[int]], limits: Sequence[int], tokenizers: Tokenizers) -> Tokens:
-    """Return the tokens of texts whose ids are given without special tokens, which are put around them.
-
-    Args:
-        rows: token ids of each text (n).
-        limits: maximum tokens of each (n), special tokens included.
-    """
-    before, after = tokenizers.around
-    known, taken = tokenizers.vocabulary, {*before, *after}
-    found, truncated = [], 0
-    for index, (row, limit) in enumerate(zip(rows, limits, strict=True)):
-        wrong = next((token for token in row if not 0 <= token < known or token in taken), None)
-        if wrong is not None:
-            what = "a special token, which is added for you" if wrong in taken else f"not in 0 to {known - 1}"
-            raise CseError(
-                f"input[{index}]: token id {short(wrong)} is {what}; send text, or ids of this model's tokenizer"
-            )
-        room = limit - len(before) - len(after)
-        truncated += len(row) > room
-        found.append(np.array([*before, *row[:room], *after], np.int32))
-    return Tokens.of(found, truncated)
 
 
 def pad(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -49,7 +49,7 @@ from deploy.server.schema import (
     Token,
     TokenizeRequest,
 )
-from deploy.server.service import Answer, Inputs, Service, Wanted
+from deploy.server.service import Answer, Service, Wanted
 
 _PAGE = Path(__file__).parent / "page"
 _JSON = "application/json"
@@ -128,9 +128,8 @@ def create_app(options: Options) -> Door:
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """Embed texts, or lists of token ids, in OpenAI's form.
 
-    A text beyond the model's length is cut; header `x-truncated` counts them. Token ids are those of the model's own
-    tokenizer, without special tokens. `int8`, `binary` and `ubinary` are Cohere's and Jina's: of `int8` the largest
-    number of a vector is 127 or -127, so compare by cosine.
+    A text beyond the model's length is cut; header `x-truncated` counts them. `int8`, `binary` and `ubinary` are
+    Cohere's and Jina's: of `int8` the largest number of a vector is 127 or -127, so compare by cosine.
     """
     form = body.embedding_type or body.encoding_format
     wanted = Wanted(body.model, normalize=None, dimensions=body.dimensions)
@@ -305,7 +304,7 @@ async def report(request: Request) -> Response:
 async def _embedded(request: Request, given: Any, param: str, wanted: Wanted) -> Answer:
     """Return the vectors of a body's texts, or refuse them."""
     service: Service = request.app.state.service
-    inputs: Inputs = _listed(given)
+    inputs = _listed(given)
     _check(inputs, service.options, param)
     return await service.embed(inputs, wanted, request.state.client)
 
@@ -355,20 +354,19 @@ def _start_tracing() -> Trace:
         raise CseError("--otel: needs OpenTelemetry: pip install 'cse[otel]'") from None
 
 
-def _listed(given: Any) -> Any:
-    """Return one text, or one list of token ids, as a list of one."""
-    return [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
+def _listed(given: Any) -> list[Any]:
+    """Return one text as a list of one."""
+    return [given] if isinstance(given, str) else given
 
 
-def _check(inputs: Inputs, options: Options, param: str) -> None:
-    """Refuse token ids where none are taken, and too long texts."""
-    if not options.token_ids and not isinstance(inputs[0], str):
+def _check(inputs: Sequence[Any], options: Options, param: str) -> None:
+    """Refuse token ids and too long texts."""
+    if not isinstance(inputs[0], str):
         raise CseError(
             f"{param}: token ids; most clients send those of OpenAI's tokenizer, which are other words here: send "
-            "texts (LangChain: check_embedding_ctx_length=False), or start with --token-ids if they are the model's own"
+            "texts (LangChain: check_embedding_ctx_length=False)"
         )
     longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
     if len(inputs[longest]) > options.max_characters:
-        unit = "characters" if isinstance(inputs[longest], str) else "token ids"
-        message = f"{param}[{longest}]: {len(inputs[longest])} {unit}; a text may have {options.max_characters}"
+        message = f"{param}[{longest}]: {len(inputs[longest])} characters; a text may have {options.max_characters}"
         raise ServiceError(413, message, param=param, code="input_too_long")

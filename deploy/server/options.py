@@ -40,6 +40,5 @@ class Options(BaseModel):
     follow_seconds: float = Field(30.0, gt=0, description="Seconds between questions for a new promotion.")
     api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")
     report: Path | None = Field(None, description="HTML report to link from the page.")
-    token_ids: bool = Field(False, description="Take token ids, of the model's own tokenizer, beside texts.")
     otel: bool = Field(False, description="Send OpenTelemetry a span of each request; needs cse[otel].")
     log_requests: bool = Field(False, description="Log every request, without its texts.")

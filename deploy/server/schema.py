@@ -21,10 +21,7 @@ from deploy.server.errors import KINDS
 from deploy.server.intake import checked
 
 Text = Annotated[StrictStr, Field(min_length=1)]
-TokenId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
-Rows = Annotated[list[TokenIds], Field(min_length=1)]
 
 
 # of a vector. int8: its largest number is 127 or -127; binary, ubinary: a bit for each number, 1 if it is above 0, the
@@ -49,7 +46,7 @@ class Body(BaseModel):
 class EmbeddingRequest(Body):
     """Body of ``POST /v1/embeddings``."""
 
-    input: Annotated[Any, checked(Text | Texts | TokenIds | Rows)]
+    input: Annotated[Any, checked(Text | Texts)]
     model: StrictStr
     encoding_format: Format = "float"
     embedding_type: Format | None = Field(None, description="What Jina calls `encoding_format`.")
@@ -132,7 +129,7 @@ class TeiOptions(Body):
 class EmbedRequest(TeiOptions):
     """Body of ``POST /embed``; ``model`` names a domain of a bank."""
 
-    inputs: Annotated[Any, checked(Text | Texts | TokenIds | Rows)]
+    inputs: Annotated[Any, checked(Text | Texts)]
     normalize: bool = True
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
     model: StrictStr | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from deploy.server.options import Options
 from deploy.server.registry import Follower
 from deploy.server.waiting import BatchFacts, Work
 
-Inputs = Sequence[str] | Sequence[Sequence[int]]
 _T = TypeVar("_T")
 
 # tokens and rows of a batch, and the padding that costs as much as one more batch
@@ -149,8 +148,8 @@ class Service:
         self._batcher.close()
         self._beside.shutdown()
 
-    async def embed(self, inputs: Inputs, wanted: Wanted, client: Client) -> Answer:
-        """Return the vectors of texts, or of lists of token ids.
+    async def embed(self, inputs: Sequence[str], wanted: Wanted, client: Client) -> Answer:
+        """Return the vectors of texts.
 
         Raises:
             ServiceError: the model is unknown, not the client's or has no such role or number of dimensions, or the
@@ -222,7 +221,7 @@ class Service:
             ServiceError: as ``embed``, or 413: there are more tokens than may wait.
         """
         target = await self._target(wanted.model, client)
-        texts = cast("Sequence[str]", _with_task_text(texts, target, _role(target, wanted)))
+        texts = _with_task_text(texts, target, _role(target, wanted))
         encode = partial(target.served.encoder.encodings, special=special)
         found = await asyncio.get_running_loop().run_in_executor(self._beside, encode, texts)
         count, most = sum(map(len, found)), self.options.max_queue_tokens
@@ -249,7 +248,7 @@ class Service:
             return question(*arguments)
         return await self._storage.ask(name, partial(question, *arguments))
 
-    async def _chosen(self, target: Target, inputs: Inputs, client: str) -> tuple[list[Domain], float]:
+    async def _chosen(self, target: Target, inputs: Sequence[str], client: str) -> tuple[list[Domain], float]:
         """Return the domain of each input that the server chooses, and the seconds that choosing waited."""
         if target.domain is not None:
             return [], 0.0
@@ -257,11 +256,8 @@ class Service:
         ran = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
         return await self.stored(target.served.nearest, ran.vectors, name=AUTO), ran.queue_seconds
 
-    async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:
+    async def _tokenize(self, target: Target, texts: Sequence[str], domains: Sequence[Domain]) -> Tokens:
         encoder = target.served.encoder
-        if inputs and not isinstance(inputs[0], str):
-            return encoder.from_token_ids(cast("Sequence[Sequence[int]]", inputs), domains)
-        texts = cast("Sequence[str]", inputs)
         if sum(map(len, texts)) <= _SHORT:
             return encoder.tokenize(texts, domains)
         return await asyncio.get_running_loop().run_in_executor(self._beside, encoder.tokenize, texts, domains)
@@ -360,18 +356,13 @@ def _role(target: Target, wanted: Wanted) -> str | None:
     return target.role if wanted.role is None else wanted.role
 
 
-def _with_task_text(inputs: Inputs, target: Target, role: str | None) -> Inputs:
-    """Return the texts with the role's task text before each; token ids take none."""
+def _with_task_text(texts: Sequence[str], target: Target, role: str | None) -> Sequence[str]:
+    """Return the texts with the role's task text before each."""
     try:
         before = text_of(role, target.texts)
     except CseError as error:
         raise ServiceError(400, f"prompt_name: {error}", param="prompt_name") from None
-    if not before:
-        return inputs
-    if inputs and not isinstance(inputs[0], str):
-        named = "prompt_name" if target.role is None else "model"
-        raise ServiceError(400, f"{named}: token ids take no task text; send texts", param=named)
-    return [before + text for text in cast("Sequence[str]", inputs)]
+    return [before + text for text in texts] if before else texts
 
 
 def _check_dimensions(wanted: int | None, target: Target) -> None:

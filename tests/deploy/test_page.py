@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from contextlib import ExitStack
@@ -177,19 +176,6 @@ def test_a_server_with_keys_asks_for_one_and_the_page_forgets_it(visit, bank):
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     page.reload()
     assert key.input_value() == ""
-
-
-def test_an_old_answer_never_replaces_a_newer_one(visit, bundle):
-    page, held = visit(bundle), []
-    page.route("**/v1/embeddings", lambda route: route.continue_() if held else held.append(route))
-    for texts, said in (("the cat\na dog\nsat", "Comparing 3 sentences"), ("the cat\na dog", "Compared 2 sentences")):
-        page.get_by_label("Sentences").fill(texts)
-        page.get_by_label("Sentences").press("Control+Enter")
-        page.get_by_role("status").filter(has_text=said).wait_for()
-    held[0].fulfill(status=400, body=json.dumps({"error": {"message": "too late"}}))
-    page.wait_for_timeout(100)
-    assert heat_map(page).shape == (2, 2)
-    assert page.get_by_role("alert").inner_text() == ""
 
 
 def test_text_is_never_taken_for_markup_and_the_policy_forbids_everything_from_elsewhere(visit, bundle, address):

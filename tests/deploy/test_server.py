@@ -59,13 +59,6 @@ def test_the_official_client_gets_the_runtimes_vectors(client, expected, form):
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == 5 + 4 + 3 + 6 + 3 + 4
 
 
-@pytest.mark.parametrize(("ids", "texts"), [([4, 5, 7], [0]), ([[4, 5, 7], [9, 6]], [0, 1])])
-def test_token_ids_are_taken_where_they_are_said_to_be_the_models(small_bundle, expected, ids, texts):
-    app = create_app(Options(model=str(small_bundle), token_ids=True))
-    (answer,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ids}))
-    np.testing.assert_allclose(vectors_of(answer), expected[texts], atol=1e-6)
-
-
 PAIR = {"source_sentence": "a", "sentences": ["a dog"]}
 LONG_PAIR = {"source_sentence": "a", "sentences": ["the cat sat on a mat"]}
 

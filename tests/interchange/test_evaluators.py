@@ -50,12 +50,6 @@ EVALUATORS = {
     "search": lambda: evaluation.InformationRetrievalEvaluator(
         {f"q{i}": text for i, text in enumerate(A)}, {f"d{i}": text for i, text in enumerate(B)}, RELEVANT, name="x"
     ),
-    "reranking": lambda: evaluation.RerankingEvaluator(
-        [{"query": A[i], "positive": [B[i]], "negative": C[i : i + 4]} for i in range(20)], name="x"
-    ),
-    "mining": lambda: evaluation.ParaphraseMiningEvaluator(
-        {str(i): text for i, text in enumerate([*A, *B])}, [(str(i), str(30 + i)) for i in range(30)], name="x"
-    ),
 }
 
 

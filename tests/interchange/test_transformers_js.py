@@ -1,4 +1,4 @@
-"""Bundles become folders of transformers.js, which gives their vectors in Chromium and in node, of cut texts too."""
+"""Bundles become folders of transformers.js, which gives their vectors in Chromium, of cut texts too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from tests.export.systems import SENTENCES, make_encoder
 from tests.pages.blocks import run_by
 from tests.parts import backbone_of, refusal
 from tests.runtime import conftest as tiny
-from tests.sides import query_side
 from tests.tiny import DECLARED, WORDS, make_backbone_folder
 
 COMMAND, SCRIPT = (block.text for block in run_by("docs/interchange.md", __file__))
@@ -121,15 +120,6 @@ def test_what_a_browser_cannot_take_is_refused(cse, simple, tmp_path, monkeypatc
     assert "bundle is a bank; give a bundle of one model" in refused("bundle", *to)
 
 
-@pytest.mark.slow
-def test_a_query_side_is_refused(tiny_folders, tmp_path):
-    encoder = query_side(backbone_of(tiny_folders["bert"]), length=2)
-    with write_bundle(encoder, tmp_path / "sides", normalize=True, metrics={}):
-        pass
-    line = refusal(export_folder, str(tmp_path / "sides"), tmp_path / "out", tolerance=1e-5)
-    assert "sides has no such form, because it has a query side" in line
-
-
 def test_a_graph_that_computes_otherwise_is_not_published(simple, tmp_path, monkeypatch):
     wrong = transformers_js._BEFORE.replace("(js_lost, js_last", "(js_lost, js_zero")
     monkeypatch.setattr(transformers_js, "_BEFORE", wrong)
@@ -147,11 +137,6 @@ ENCODE = """async ([name, pooling, texts]) => {
   const encode = await pipeline("feature-extraction", name);
   return (await encode(texts, {pooling, normalize: true})).tolist();
 }"""
-IN_NODE = """import { env, pipeline } from "@huggingface/transformers";
-[env.localModelPath, env.allowRemoteModels] = [process.argv[2], false];
-const given = JSON.parse(process.argv[3]), found = [];
-for (const each of given) found.push(await (ENCODE)(each));
-console.log(JSON.stringify(found));"""
 
 
 def with_words(folder: Path) -> Path:
@@ -250,13 +235,6 @@ def address(models, packages) -> Iterator[str]:
 CASES = [("tickets", "cls"), ("tickets", "mean"), ("bytes", "last_token")]
 
 
-def check_vectors(bundles, found: list[list[list[float]]]) -> None:
-    assert len(found) == len(CASES)
-    for (name, _), vectors in zip(CASES, found, strict=True):
-        expected = OnnxEncoder(bundles[name], provider="cpu").encode(TEXTS, normalize=True)
-        np.testing.assert_allclose(vectors, expected, atol=1e-5)
-
-
 @pytest.mark.slow
 def test_chromium_gives_the_vectors_of_the_bundle(bundles, address):
     playwright = pytest.importorskip("playwright.sync_api")
@@ -276,15 +254,8 @@ def test_chromium_gives_the_vectors_of_the_bundle(bundles, address):
     questions = ["Where is my card?", "My card has not come."]
     assert all(question in SCRIPT for question in questions)
     np.testing.assert_allclose(shown, OnnxEncoder(bundles["tickets"]).encode(questions, normalize=True), atol=1e-5)
-    check_vectors(bundles, found)
+    assert len(found) == len(CASES)
+    for (name, _), vectors in zip(CASES, found, strict=True):
+        expected = OnnxEncoder(bundles[name], provider="cpu").encode(TEXTS, normalize=True)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert said == ["[Array(32), Array(32)]"], "a warning, or a request to another host"
-
-
-@pytest.mark.slow
-def test_node_gives_the_vectors_of_the_bundle(bundles, models, packages):
-    script = packages.parent / "encode.mjs"
-    script.write_text(IN_NODE.replace("ENCODE", ENCODE), encoding="utf-8")
-    given = json.dumps([[name, pooling, TEXTS] for name, pooling in CASES])
-    done = subprocess.run(["node", script, models, given], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    check_vectors(bundles, json.loads(done.stdout))

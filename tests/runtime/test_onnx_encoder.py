@@ -28,22 +28,8 @@ def test_embeddings_equal_numpy_on_any_number_of_threads(bundle, threads):
     assert bool(encoder._one_core) == (threads > 1), "the second session is opened only when it is used"
 
 
-def test_token_ids_get_the_special_tokens_around_them(bundle):
-    encoder = OnnxEncoder(bundle, provider="cpu")
-    tokens = encoder.from_token_ids([[4, 5], [6] * 9, []])
-    assert [tokens.row(index).tolist() for index in range(3)] == [[2, 4, 5, 3], [2, 6, 6, 6, 6, 3], [2, 3]]
-    assert tokens.truncated == 1
-    for wrong, why in (
-        ([4, 12], "token id 12 is not in 0 to 11"),
-        ([-1], "-1"),
-        ([3], "token id 3 is a special token"),
-    ):
-        with pytest.raises(CseError, match=why):
-            encoder.from_token_ids([[4], wrong])
-
-
 @pytest.mark.parametrize("direction", ["right", "left"])
-def test_a_text_and_its_own_token_ids_agree_where_the_tokenizer_pads_and_cuts(bundle, direction):
+def test_rows_are_those_of_the_texts_where_the_tokenizer_pads_and_cuts(bundle, direction):
     tokenizer = make_tokenizer()
     tokenizer.enable_padding(length=20, direction=direction)
     tokenizer.enable_truncation(3)  # less than "[CLS] a [SEP]" has with one more
@@ -51,9 +37,10 @@ def test_a_text_and_its_own_token_ids_agree_where_the_tokenizer_pads_and_cuts(bu
     reseal(bundle)
     encoder = OnnxEncoder(bundle, provider="cpu", threads=1)
     texts = ["a dog sat", "mat", "the cat sat on"]
-    own = [[WORDS.index(word) for word in text.split()] for text in texts]
-    tokens = encoder.from_token_ids(own)
-    assert tokens.lengths.tolist() == encoder.tokenize(texts).lengths.tolist() == [5, 3, 6]
+    tokens = encoder.tokenize(texts)
+    assert tokens.lengths.tolist() == [5, 3, 6]
+    own = [[2, *(WORDS.index(word) for word in text.split()), 3] for text in texts]
+    assert [tokens.row(index).tolist() for index in range(3)] == own
     rows = [tokens.row(index) for index in range(3)]
     wanted = encoder.encode(texts, normalize=False)
     np.testing.assert_allclose(encoder.embed_rows(rows), wanted, atol=1e-6)
