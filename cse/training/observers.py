@@ -6,7 +6,6 @@ import csv
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -180,18 +179,12 @@ class TensorBoard(Observer):
         self.folder = folder
         self.tag = f"dev/{dev_column(measure)}"
         self.writer: Any = None
-        self.usual_hook = threading.excepthook
 
     def start(self, done: int, steps: int) -> None:
         """Open the log and hide a killed run's steps after ``done``."""
         from torch.utils.tensorboard import SummaryWriter
 
-        threading.excepthook = self._told_already
-        try:
-            self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
-        except BaseException:
-            self.close()
-            raise
+        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
 
     def step(self, record: StepRecord) -> None:
         for name, value in record.scalars.items():
@@ -201,16 +194,8 @@ class TensorBoard(Observer):
         self.writer.add_scalar(self.tag, score, step)
 
     def close(self) -> None:
-        try:
-            if self.writer is not None:
-                self.writer.close()
-        finally:
-            threading.excepthook = self.usual_hook
-
-    def _told_already(self, failed: threading.ExceptHookArgs) -> None:
-        """Suppress the writer thread's traceback; the next scalar raises its error, for instance a full disk."""
-        if getattr(failed.thread, "exception", None) is not failed.exc_value:
-            self.usual_hook(failed)
+        if self.writer is not None:
+            self.writer.close()
 
 
 def _memory() -> str:

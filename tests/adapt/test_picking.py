@@ -34,9 +34,9 @@ def test_what_picks_does_not_compare_and_where_last_weights_are_kept_nothing_pic
         "cse.adapt.models.score_dev", lambda encoder, task, *_: compared.append(task) or type("Dev", (), {"value": 1.0})
     )
     models.train("backbone", models.settings_of("backbone"))
-    held_out, seen = (open_dev(PreparedData(each.prepared)) for each in (models.data, models.trained_on))
+    held_out, seen = (open_dev(PreparedData(each)) for each in (models.data, models.trained_on))
     (task,) = compared
-    assert models.selects and not open_tasks(PreparedData(models.trained_on.prepared), OWN)
+    assert models.selects and not open_tasks(PreparedData(models.trained_on), OWN)
     assert models.ladder.tried["backbone"].devs == [1.0]
     assert task.reference == held_out.reference
     if kind == FEW_ROWS:
