@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,10 @@ from cse.tune.outcome import FINISHED, Sweep, TrialRecord, Tried, spread
 from cse.tune.spaces import BARE, SEED, Setting
 from cse.tune.trial import Job
 
-CHOICES = "choices"  # name of the record
+CHOICES, MEASURED = "choices", "measured"  # names of records
 RECORD = "record"  # folder of a model's test scores
 MEASURES = ("sts", "cxc", "tasks")
 _OTHERWISE = "restore it, or delete it and choose again"
-Models = Mapping[str, tuple[Path, str, str | BackboneOf]]  # what is said of each: folder of its record, name, model
 
 
 def confirm_best(sweep: Sweep, job: Job, *, prepared: Path, count: int, seeds: int, against: str = "") -> TrialRecord:
@@ -94,19 +94,15 @@ def _choose(folder: Path, dev: dict[str, list[float]]) -> dict[str, Any]:
 def _measure(job: Job, chosen: Sequence[Tried], prepared: Path) -> list[System]:
     """Measure the bare backbone and every training that was chosen, unless that was done."""
     bare = job.folder / BARE
-    models: Models = {BARE: (bare, BARE, BackboneOf(job.settings.backbone))} | {
-        f"{trial.name}, seed {trial.seed}": (Path(trial.folder), trial.name, str(Path(trial.folder) / "checkpoint"))
-        for one in chosen
-        for trial in one.trials
-    }
+    models: list[tuple[Path, str, str | BackboneOf]] = [(bare, BARE, BackboneOf(job.settings.backbone))]
+    for trial in (trial for one in chosen for trial in one.trials):
+        models.append((Path(trial.folder), trial.name, f"{trial.folder}/checkpoint"))
     suite, device = _suite(prepared), job.settings.evaluation.device
     content = content_of_suite(suite)
-    for called, (folder, name, model) in models.items():
-        if not _measured(called, models, content):
-            found = evaluate_models({name: model}, suite, measures=MEASURES, device=device, progress=False)
-            with publish_folder(folder / RECORD, Kind.RECORD) as record:
-                save_record(record, name, model, found[name], device)
-            click.echo(f"{called}: measured", err=True)
+    for folder, name, model in models:
+        of = {"the model": [identity_of_model(model), describe_model(model)], "the test items": content}
+        work = partial(_measure_model, folder, name, model, suite, device)
+        Ledger(folder).run(MEASURED, work, of=of, makes=[folder / RECORD])
     folders = {BARE: [bare]} | {one.first.name: [Path(trial.folder) for trial in one.trials] for one in chosen}
     return [System(name, tuple(read_record(one / RECORD) for one in each)) for name, each in folders.items()]
 
@@ -117,18 +113,11 @@ def _suite(prepared: Path) -> SuiteData:
     return replace(suite, test=[task for task in suite.test if isinstance(task, ScoredPairs | CaptionPairs)])
 
 
-def _measured(called: str, models: Models, content: Mapping[str, str]) -> bool:
-    """Return whether a record is that of a model on the test sets as they are; say why if it is of others."""
-    folder, _, model = models[called]
-    if not (folder / RECORD).is_dir():
-        return False
-    found = read_record(folder / RECORD)
-    same = (found.identity, found.model) == (identity_of_model(model), describe_model(model))
-    if same and found.content == content:
-        return True
-    what = "another model" if found.content == content else "other test items"
-    click.echo(f"{called}: {folder / RECORD} is of {what}; measuring again", err=True)
-    return False
+def _measure_model(folder: Path, name: str, model: str | BackboneOf, suite: SuiteData, device: str) -> None:
+    click.echo(f"measuring {name}", err=True)
+    found = evaluate_models({name: model}, suite, measures=MEASURES, device=device, progress=False)
+    with publish_folder(folder / RECORD, Kind.RECORD) as record:
+        save_record(record, name, model, found[name], device)
 
 
 def _table(systems: Sequence[System], chosen: Sequence[Tried]) -> list[list[str]]:

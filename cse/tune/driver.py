@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,12 +17,13 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError, full_disk_in
 from cse.evaluation.score import dev_measure
 from cse.files import fingerprint, naming
+from cse.ledger import Ledger
 from cse.process import only_one
 from cse.ray_session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
 from cse.training.ready import depends_on
-from cse.tune.outcome import FAILED, FINISHED, Sweep, TrialRecord, read_sweep, write_sweep
+from cse.tune.outcome import FAILED, FINISHED, Sweep, TrialRecord, write_trials
 from cse.tune.spaces import SEED, Setting, Space, build_space, check_seeds, only, reached
 from cse.tune.trial import EVALUATIONS, METRIC, SETTING, Job, share_data
 
@@ -57,13 +59,14 @@ def run_sweep(
         ranges=tuple(part.key for part in space.dimensions if not part.values),
     )
     with alone(job):
-        done = read_sweep(job.folder) if drawn else None
-        if done is not None:
-            return done, job
         share_data(prepared, job.data)
-        records = _search(space, job) if drawn else train_all(job, space.grid(), 1 if confirm else seeds, "tune")
-        sweep = Sweep(job.folder, space.name, space.keys, tuple(records), *measured)
-        write_sweep(sweep)
+        if drawn:
+            found = Ledger(job.folder, "delete it to search again").run("search", lambda: _search(space, job)).result
+            records = [TrialRecord(**one) for one in found]
+        else:
+            records = train_all(job, space.grid(), 1 if confirm else seeds, "tune")
+        sweep = Sweep(job.folder, space.keys, tuple(records), *measured)
+        write_trials(sweep)
     return sweep, job
 
 
@@ -93,11 +96,11 @@ def _ray(job: Job) -> Iterator[None]:
         yield
 
 
-def _search(space: Space, job: Job) -> list[TrialRecord]:
+def _search(space: Space, job: Job) -> list[dict[str, Any]]:
     with _ray(job):
         from cse.tune.engine import search
 
-        return _recorded(job, search(job, space))
+        return [asdict(trial) for trial in _recorded(job, search(job, space))]
 
 
 def train_all(job: Job, settings: Sequence[Setting], seeds: int, name: str) -> list[TrialRecord]:

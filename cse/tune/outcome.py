@@ -1,4 +1,4 @@
-"""Results of a sweep: its trials, what they say together, and its files: JSON, CSV and Optuna's pictures."""
+"""Results of a sweep: its trials, what they say together, and its files: CSV and Optuna's pictures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from cse.errors import CseError
 from cse.evaluation.dev_facts import SPEARMAN, dev_key, standard_error
-from cse.files import write_csv, write_json
+from cse.files import write_csv
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
 from cse.tune.spaces import SEED
 
-SWEEP, TRIALS = "sweep.json", "trials.csv"
+TRIALS = "trials.csv"
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 
@@ -86,7 +84,6 @@ class Sweep:
     """
 
     folder: Path
-    space: str
     keys: tuple[str, ...]
     trials: tuple[TrialRecord, ...]
     dev_pairs: int
@@ -134,9 +131,6 @@ class Sweep:
         return f"{which} within {measured} of the best, too close to tell apart: {', '.join(map(str, alike))}"
 
 
-_AS_JSON = TypeAdapter(Sweep)
-
-
 def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values of a trial to write into the settings file, and those to leave out.
 
@@ -151,8 +145,8 @@ def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict
     return {key: value for key, value in values.items() if key not in left_out}, left_out
 
 
-def write_sweep(sweep: Sweep) -> None:
-    """Write ``trials.csv``, one line per trial, then ``sweep.json``, which marks a search as finished."""
+def write_trials(sweep: Sweep) -> None:
+    """Write ``trials.csv``, one line per trial."""
     facts = ("trial", "state", dev_key(sweep.measure), "within_noise", "percent", "seconds", "setting", "seed")
     alike = [trial.number for setting in sweep.alike for trial in setting.trials]
     rows = [
@@ -164,16 +158,6 @@ def write_sweep(sweep: Sweep) -> None:
     ]
     with publish_file(sweep.folder / TRIALS) as target:
         write_csv(target, [*facts, *sweep.keys, "reason", "folder"], rows)
-    with publish_file(sweep.folder / SWEEP) as target:
-        write_json(target, _AS_JSON.dump_python(sweep, mode="json", exclude={"folder"}))
-
-
-def read_sweep(folder: Path) -> Sweep | None:
-    """Return a finished sweep, or None."""
-    path = folder / SWEEP
-    if not path.is_file():
-        return None
-    return _AS_JSON.validate_python({**json.loads(path.read_text(encoding="utf-8")), "folder": folder})
 
 
 def describe(sweep: Sweep) -> str:
