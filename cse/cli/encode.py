@@ -83,6 +83,8 @@ def encode(
         if not isinstance(encoder, OnnxEncoder):
             raise CseError(f"{model}: no bundle, so it has no classifier; make one with `cse adapt --labels`")
         told = encoder.classify(lines, domain=domains[0] if domains else None)
+        for number in blank:
+            told[number] = told[number]._replace(known=False)
         if out is None:
             _show(lines, told)
             return

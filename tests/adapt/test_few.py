@@ -176,6 +176,8 @@ def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):
     shown = cse(*classify).out.splitlines()
     assert shown[0].split() == ["text", "label", "probability", "known"] and len(shown) == 1 + 10 + 1
     assert shown[1].startswith("red cat ") and shown[-1] == "12 texts: red cat 6, small dog 6, 0 not known"
+    (place / "blank.csv").write_text("text,note\nred cat,a\n,b\n", encoding="utf-8")
+    assert cse("encode", "out/bundle", "blank.csv", "--classify").out.endswith("2 texts: red cat 1, 1 not known\n")
     (place / "mine.csv").write_text("text,label\n", encoding="utf-8")
     for arguments, says in (
         ("out/bundle texts.txt --out mine.csv", "mine.csv"),
