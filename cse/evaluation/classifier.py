@@ -110,7 +110,7 @@ def fit_classifier(
     named = _telling(named, rows + apart)
     last = _fit(rows + apart + more + named, len(labels))
     facts = ClassifierFacts(labels, names=len(named.label) > 0)
-    if like is not None:
+    if like is not None and like.rows:
         facts = replace(like, labels=facts.labels, names=facts.names)
         return _classifier(facts, last, facts.temperature * last.scale)
     if len(apart.label):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -255,7 +256,8 @@ def _domain_of(
     labelled = None if data is None else labelled_of(data)
     if labelled is None or domain.for_queries or domain.facts.backbone != onnx.manifest.backbone["sha256"]:
         return domain
-    return domain.classifying(classifier_of(onnx.of(domain), labelled))
+    bare = partial(onnx.of, onnx.bank.bare) if checkpoint else None
+    return domain.classifying(classifier_of(onnx.of(domain), labelled, bare=bare))
 
 
 def centres_of(bare: OnnxEncoder, sentences: Sequence[str]) -> NDArray[np.float32]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -26,7 +27,7 @@ from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
 from cse.export.precision import CALIBRATED
 from cse.model.checkpoint import identity_of
-from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_bare_backbone, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.bundle import verify
 from cse.runtime.classifier import Classifier, ClassifierFacts, read_classifier
@@ -106,7 +107,8 @@ def export_stage(
         if labelled is None and data is not None:
             labelled = labelled_of(data, label_names)
         if labelled is not None:
-            classifier = classifier_of(onnx, labelled, like)
+            bare = partial(load_bare_backbone, Path(str(model))) if checkpoint else None
+            classifier = classifier_of(onnx, labelled, like, bare)
             classifier.write(draft.folder)
             click.echo(f"classifier of {classifier.facts}")
     click.echo(
@@ -183,12 +185,22 @@ def labelled_of(data: PreparedData, label_names: Path | None = None) -> Labelled
     return None
 
 
-def classifier_of(encoder: TextEncoder, task: LabelledTexts, like: ClassifierFacts | None = None) -> Classifier:
+def classifier_of(
+    encoder: TextEncoder,
+    task: LabelledTexts,
+    like: ClassifierFacts | None = None,
+    bare: Callable[[], TextEncoder] | None = None,
+) -> Classifier:
     """Return the classifier of labelled texts in the vectors of an encoder; test rows calibrate it, or ``like`` does.
 
     Args:
         like: see ``fit_classifier``.
+        bare: loads the backbone of a trained model. It may know all rows, and then tells them as if it were never
+            wrong; so where none were held out, the backbone's classifier says how sure to be.
     """
+    if like is None and bare is not None and not task.test:
+        click.echo("no labelled rows were held out: the bare backbone's classifier says how sure this one is", err=True)
+        like = classifier_of(bare(), task).facts
     names = rows_of(encoder, *names_of(task.reference_label, task.names))
     known = rows_of(encoder, task.reference, task.reference_label) if task.reference else Rows(names.vector[:0], [])
     held = rows_of(encoder, task.test, task.test_label) if task.test else None
@@ -208,7 +220,8 @@ def classifier_for(
     if bundle is not None:
         return classifier_in(bundle, identity_of(model), encoder.backbone.files.sha256)
     labelled = None if data is None or encoder.side == QUERY else labelled_of(data, label_names)
-    return None if labelled is None else classifier_of(encoder, labelled)
+    bare = partial(load_bare_backbone, model) if identity_of(model) else None
+    return None if labelled is None else classifier_of(encoder, labelled, bare=bare)
 
 
 def classifier_in(bundle: Path, checkpoint: str, backbone: str) -> Classifier:

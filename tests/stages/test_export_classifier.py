@@ -114,6 +114,20 @@ def test_rows_that_measured_are_learnt_where_the_user_gave_no_test_rows(models, 
         np.testing.assert_array_equal(encoder.classifier.weight, classifier_of(encoder, learnt).weight)
 
 
+def test_a_trained_model_of_whose_rows_none_were_held_out_is_as_sure_as_its_bare_backbone(
+    exported, run, prepared, settings, tmp_path
+):
+    bare = OnnxEncoder(exported(), provider="cpu").classifier.facts
+    run(settings({"train.learning_rate": 0.3}))
+    checkpoint, bank, bundle = tmp_path / "run/checkpoint", tmp_path / "bank", tmp_path / "trained"
+    export_stage(settings(), model=checkpoint, prepared=prepared, metrics=(), bundle=bundle)
+    create(str(checkpoint), bank, settings())
+    added = add(str(checkpoint), bank, "tickets", settings(), data=prepared, replace=False).classifier
+    for found in (OnnxEncoder(bundle, provider="cpu").classifier, added):
+        assert (found.facts.accuracy, found.facts.rows) == (bare.accuracy, bare.rows)
+        assert found.facts.threshold == pytest.approx(bare.threshold, abs=0.002)
+
+
 @pytest.mark.parametrize("scored", [True, False])
 def test_texts_that_judge_int8_do_not_calibrate_it(data, tmp_path, scored):
     prepared = PreparedData(shutil.copytree(data["sentences"], tmp_path / "prepared"))
