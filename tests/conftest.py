@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -118,6 +119,19 @@ def graphs(shared_folder) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph, "_export", remembered(graph, shared_folder / "graphs"))
         patch.setenv(GRAPHS, str(shared_folder / "graphs"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def open_streams() -> Iterator[None]:
+    """Keep the stream open that absl logs to: its handler closes what stderr was, pytest's, when logging is set up anew."""
+    if importlib.util.find_spec("absl") is None:
+        yield
+        return
+    from absl.logging import PythonHandler
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PythonHandler, "close", logging.StreamHandler.close)
         yield
 
 
