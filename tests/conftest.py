@@ -124,7 +124,7 @@ def graphs(shared_folder) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def open_streams() -> Iterator[None]:
-    """Keep the stream open that absl logs to: its handler closes what stderr was, pytest's, as logging is set up anew."""
+    """Keep open what stderr was when absl was imported, pytest's: its handler closes it as logging is set up anew."""
     if importlib.util.find_spec("absl") is None:
         yield
         return
