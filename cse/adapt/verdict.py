@@ -88,7 +88,7 @@ def _bare(adapted: Adapted) -> Iterator[str]:
         for record in (system.first for system in adapted.systems if system.first.name == BARE):
             found = f"{record.scores['tasks'][task]['values'][measure]:.2f}"
             if measure == ACCURACY:
-                right = read_items(record.folder / ITEMS_FILE)[task][measure]  # times 100
+                right = read_items(record.folder / ITEMS_FILE)[f"tasks/{task}"][measure]  # times 100
                 found = f"{share(round(right.sum() / 100), len(right))}: of {len(right):,} rows"
             yield f"  {task} {measure}: {found}"
 

@@ -112,7 +112,7 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
 
 
 def test_the_accuracy_of_the_bare_backbone_has_an_interval(tmp_path):
-    np.savez(tmp_path / ITEMS_FILE, **{"intents/accuracy": np.array([100.0] * 15 + [0.0] * 3)})
+    np.savez(tmp_path / ITEMS_FILE, **{"tasks/intents/accuracy": np.array([100.0] * 15 + [0.0] * 3)})
     record = SimpleNamespace(name=BARE, scores={"tasks": {"intents": {"values": {"accuracy": 83.3}}}}, folder=tmp_path)
     ladder = Ladder()
     ladder.add(BARE, BARE, 50.0, seconds=3)
