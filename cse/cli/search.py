@@ -80,7 +80,7 @@ def index_command(
     passages. Searches that run meanwhile finish with the table as it was. Needs pip install 'cse[search]'.
     """
     from cse.data.checks import saying_nothing
-    from cse.search.corpus import Columns
+    from cse.search.corpus import Columns, Corpus
 
     if (texts is None) != verify:
         raise click.UsageError("give TEXTS, or --verify and none")
@@ -97,6 +97,7 @@ def index_command(
     choices = Choices(columns, role, workers, device, changes=changes, again=again, kind=kind)
     if model is None:
         refuse_foreign(Folder(out))  # before a model is made
+        Corpus(texts, columns, Folder(out))
         model = _default_model()
     done = index_corpus(texts, out, model, choices)
     if done.cut:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from cse.errors import CseError
 
@@ -186,4 +185,6 @@ def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
                 f"{task}: all {len(x)} {name} are equal ({values[0]:g}), so there is no rank correlation; "
                 "use pairs of different similarity and a model that tells sentences apart"
             )
+    from scipy.stats import spearmanr  # half a second, in which mistakes are told already
+
     return float(spearmanr(x, y).statistic)
