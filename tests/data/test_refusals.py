@@ -16,7 +16,7 @@ from tests.parts import refusal
 
 READERS = {"task": read_task, "scored": read_scored, "documents": lambda path: list(read_documents(path))}
 NLI, PAIR, SCORE = "premise,hypothesis,label\n", "sentence1,sentence2,label\n", "sentence1,sentence2,score\n"
-PACKED = gzip.compress(b"text\n" + b"a\n" * 9000)
+PACKED = gzip.compress(b"text\n" + b"a\n" * 9000, mtime=0)
 
 
 def labelled(head, *labels):
