@@ -100,7 +100,8 @@ def _known(
             f"{'' if facts.names else ': names are left out, since they tell texts no better than chance'}"
         )
         left = f", {alone:,} labels none" if alone else ""
-        yield f"  each time its label has one text fewer than in the bundle{left}: expect more than this"
+        more = ": expect more than this" if facts.accuracy < 1 else ""
+        yield f"  each time its label has one text fewer than in the bundle{left}{more}"
     yield f"to know more: {4 * counts.total():,} texts halve the interval; from 4 of a label on, models are trained"
 
 

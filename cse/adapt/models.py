@@ -231,7 +231,7 @@ class Models:
         """Whether there is anything to measure a model on."""
         data = open_suite(self.rows)
         if not data.own and not data.sts and self.kind != DOCUMENTS:
-            raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
+            raise CseError("nothing to measure: give labelled texts with --labels, or name a task with --task")
         return bool(data.own or data.sts)
 
     def measure(self, name: str) -> float:

@@ -72,6 +72,8 @@ def encode(
     if classify and (role or dimensions or not normalize or (out is not None and out.suffix not in _CLASSIFIED)):
         raise CseError(f"--classify: --out ends in {', '.join(_CLASSIFIED)}; without --raw, --role, --dimensions")
     if out is not None:
+        if out.suffix in (".csv", ".tsv") and not classify:
+            raise CseError(f"--out {out}: vectors go to .npy, .parquet or .jsonl; with --classify labels go to .csv")
         check_file(out, _made_here)
     elif not classify:
         raise CseError("Missing option '--out': name a file for the vectors, such as vectors.npy")

@@ -26,7 +26,7 @@ FILES = {
         ("", "nothing to adapt to: name a file or folder of text"),
         ("--labels labels.csv --task labels.csv", "--task and --labels: give one of them"),
         ("lines.txt -s train.parameters=none -s prompt.kind=none", "train.parameters: none leaves nothing to adapt"),
-        ("lines.txt", "nothing to measure: name a task with --task, or prepare rows that can be held out"),
+        ("lines.txt", "nothing to measure: give labelled texts with --labels, or name a task with --task"),
         ("pairs.csv --budget 0.01s -s prompt.length=4 -s train.max_length=16", "--budget: one training and its"),
         ("numbers.csv", "the columns id, price are not known; rename them to one of: title,text;"),
         ("empty", "0 tables and 0 files of text; name one of them"),

@@ -36,6 +36,7 @@ MISTAKES = {
     "serve data/checkpoint": "data/checkpoint: no bundle here (bundle.json is missing); it is a checkpoint: `cse",
     "encode data/chekpoint intents.csv --out x.npy": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
     "encode data/adapt intents.csv --out x.npy": "data/adapt: contains no checkpoint.json, bundle.json or config.json;",
+    "encode data/checkpoint --out x.csv": "--out x.csv: vectors go to .npy, .parquet or .jsonl; with --classify",
     "encode data/checkpoint intent.csv --out x.npy": "Invalid value for '[TEXT]': 'intent.csv': No such file",
     "train": "data/prepared: no prepared data; run `cse prepare`",
     "train --lenght 3": "No such option '--lenght'",
