@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from cse.evaluation import comparison
-from cse.evaluation.comparison import Chance, Outcomes, compare, compare_average, holm
+from cse.evaluation.comparison import Chance, Outcomes, compare, compare_average, half_width_of_mean, holm
 from cse.evaluation.dev_facts import SPEARMAN
 from cse.evaluation.pairs import average_precisions, best_f1s, rank_correlations
 
@@ -158,6 +158,12 @@ def test_an_interval_is_students_where_seeds_alone_differ():
     theirs = stats.ttest_1samp(100 * offsets_S1[:, 0], 0)
     interval = theirs.confidence_interval()
     assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, theirs.pvalue))
+
+
+def test_the_interval_of_three_seeds_is_students():
+    values = [70.1, 71.4, 69.8]
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert half_width_of_mean(values) == pytest.approx((high - low) / 2)
 
 
 def test_holm_corrects_as_published():

@@ -11,7 +11,7 @@ from cse.model.checkpoint import count_parameters, save_checkpoint
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.model import reference
-from tests.parts import embed, prompted, sentence_encoder
+from tests.parts import embed, new_prompt, prompted, sentence_encoder
 
 
 def test_the_mean_of_the_first_and_last_layer_behind_prompts_equals_numpy(backbone, batch):
@@ -38,6 +38,15 @@ def test_prompt_dropout_is_drawn_for_each_row(bert, kind):
     encoder.prompt.eval()
     first, second = embed(encoder, ids_BL, mask_BL)
     torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
+
+
+def test_a_prompt_starts_as_noise_of_its_deviation_and_what_makes_one_of_that_of_the_released_code(bert):
+    for values, deviation in (
+        (new_prompt("key_value", bert, length=40, init_std=0.3).table, 0.3),
+        (new_prompt("key_value", bert, length=40, reparametrize="mlp").network.start, 0.02),
+    ):
+        drawn = values.detach().numpy()
+        assert abs(drawn.mean()) < 0.1 * deviation and drawn.std() == pytest.approx(deviation, rel=0.1)
 
 
 def test_full_fine_tuning_trains_every_weight_and_norms_those_of_every_norm(bert):
