@@ -327,11 +327,6 @@ def _truth(word: str) -> bool | None:
     return False if re.sub("^(non|not|no)_?", "", word) in _SAME else None
 
 
-def holds_labels(table: TableFile, name: str) -> bool:
-    """Return whether the first values of a column are labels or scores of pairs."""
-    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in _words_of(table, name, _SEEN))
-
-
 def _is_label(word: str) -> bool:
     return _truth(word) is not None or word in _CLASSES or word == UNLABELLED
 

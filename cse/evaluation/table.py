@@ -12,7 +12,6 @@ from cse.evaluation.measures import Averaged
 if TYPE_CHECKING:  # a table of rows needs no encoder
     from cse.evaluation.suite import SuiteResults
 
-TABLE_FORMATS = ("text", "markdown", "latex")
 _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 # by field of the results: title, unit, digits
 _MEASURES = {
