@@ -102,7 +102,7 @@ def _known(
         left = f", {alone:,} labels none" if alone else ""
         more = ": expect more than this" if facts.accuracy < 1 else ""
         yield f"  each time its label has one text fewer than in the bundle{left}{more}"
-    yield f"to know more: {4 * counts.total():,} texts halve the interval; from 4 of a label on, models are trained"
+    yield f"to know more: {4 * counts.total():,} texts halve the interval; from 6 of a label on, models are trained"
 
 
 def share(right: int, count: int) -> str:

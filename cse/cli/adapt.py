@@ -118,11 +118,10 @@ def adapt(
 
     The command makes training rows, holds some out and climbs a ladder: the bare backbone, with labels a head on its
     vectors (a minute), prompts, prompts with a head, and the same of the whole model unless the backbone is to be
-    shared. Of fewer than four texts a label, or names of labels alone, it makes a classifier in seconds. Of documents
+    shared. Of fewer than six texts a label, or names of labels alone, it makes a classifier in seconds. Of documents
     with judged queries it adapts the queries alone, against all documents, whose vectors and index stay as they are: a
-    map of the query's vector (seconds) and, where judged queries can choose (--dev-queries), prompts. Held-out rows
-    choose otherwise; what they chose is measured with an interval and a p value, exported and reported. The
-    answer may be that nothing helped: the bundle is the bare backbone's then.
+    map of the query's vector (seconds). Held-out rows choose otherwise; what they chose is measured with an interval
+    and a p value, exported and reported. The answer may be that nothing helped: the bundle is the bare backbone's then.
 
     It starts from the defaults: params.yaml gives the backbone, the machine and the form of the bundle, -s all else.
 

@@ -102,11 +102,14 @@ def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(c
     assert (other.code, "label 'label 77' ('the red cat') is none of the texts" in other.err) == (2, True)
 
 
-def test_four_rows_a_label_are_trained_on(tmp_path):
-    texts = "".join(f"text {number} {label},{label}\n" for label in "abc" for number in range(4))
-    (tmp_path / "labels.csv").write_text(f"text,label\n{texts}text 0 a,b\ntext 1 a,b\n", encoding="utf-8")
-    few = look([], labels=tmp_path / "labels.csv").few
-    assert few is None, "texts of two labels are left out, and the median is four still"
+@pytest.mark.parametrize(("rows", "beside_test_rows"), [(4, True), (6, False)])
+def test_so_many_rows_a_label_are_trained_on_and_fewer_make_a_classifier(tmp_path, rows, beside_test_rows):
+    for count in (rows, rows - 1):
+        texts = "".join(f"text {number} {label},{label}\n" for label in "abc" for number in range(count))
+        (tmp_path / "train.csv").write_text(f"text,label\n{texts}text 0 a,b\ntext 1 a,b\n", encoding="utf-8")
+        (tmp_path / "test.csv").write_text(f"text,label\n{texts}", encoding="utf-8")
+        few = look([], labels=tmp_path if beside_test_rows else tmp_path / "train.csv").few
+        assert (few is None) == (count == rows), "texts of two labels are left out, and the median is the same still"
 
 
 class Points:
