@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.adapt.ladder import DOCUMENTS, LABELS, TEXT
-from cse.data.checks import check_column, listed
+from cse.data.checks import check_column, headless, listed
 from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, language_of, read_documents
 from cse.data.prepare import given_path
@@ -82,8 +82,9 @@ _OF_SEARCH: dict[str, Any] = {
     "post.kind": "query_map",
     "objective.energy_hinge.weight": 0.0,
 }
-# of params.yaml: the backbone, the machine and the form of the bundle; all else is how some run trained, or on what
-_TAKEN = ("backbone.", "evaluation.", "export.", "train.device", "train.precision")
+# of params.yaml: the backbone, the machine, the form of the bundle and of the user's files; all else is how some run
+# trained, or on what
+_TAKEN = ("backbone.", "evaluation.", "export.", "train.device", "train.precision", "data.encoding")
 
 _TOLD = {
     "categories": "labelled texts: pairs within a label",
@@ -152,7 +153,7 @@ def look(
     several, few, untrained = "", False, None
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
-        if named := _names_alone(source, reading):
+        if named := _names_alone(source, reading, sources):
             own = _PAIRS_ONLY | {"data.source": "files", "data.view": view, "data.train_path": str(source)}
             told = f"{source}: names of {len({label for _, label in named}):,} labels and no text"
             return Found(LABELS, told, own, None, LabelledTexts(source.stem, [], [], [], [], names=named))
@@ -190,12 +191,18 @@ def look(
         terms = {"energy_hinge": 0.0} if view == "triplets" else {"nt_xent": 1.0} if few else {}
         settings["data.more"] = _further(more, reading, kind, terms)
     read = f" (columns {', '.join(map(str, reading.columns))})" if reading.columns else ""
-    if view == "pairs":
-        several = _left_out(find_data_file(source), reading)
+    if view in ("sentences", "pairs"):
+        several = (_left_out if view == "pairs" else _unread_labels)(find_data_file(source), reading)
     told = "questions and answers" if settings.get("data.pairs") == "question_answer" else _TOLD[view]
     beside = "".join(f"; beside them {path}" for path in more)
     told = "labelled texts" if untrained is not None else told
     return Found(kind, f"{source}{read}: {told}{several}{beside}", settings, language, untrained)
+
+
+def values_in(params: Path, *, named: bool) -> dict[str, Any]:
+    """Return the values of a settings file by key; none where params.yaml, which nobody named, is missing."""
+    there = params.exists() or named or params != PARAMS_FILE
+    return flatten(load_settings(params, any_view=True).model_dump(mode="json")) if there else {}
 
 
 def base_settings(
@@ -207,8 +214,7 @@ def base_settings(
         params: the settings file. Of params.yaml the backbone, the machine and the form of the bundle are taken; a file
             that was named is taken whole, but for its data and dev measure.
     """
-    there = params.exists() or named or params != PARAMS_FILE
-    file = flatten(load_settings(params, any_view=True).model_dump(mode="json")) if there else {}
+    file = values_in(params, named=named)
     usual, values = flatten(Settings().model_dump(mode="json")), {**found, **own}
 
     other = values.get("backbone.name", file.get("backbone.name")) != file.get("backbone.name")
@@ -216,7 +222,9 @@ def base_settings(
     def takes(key: str) -> bool:
         if other and key.startswith("backbone."):  # revision, length and task texts are those of the file's own
             return False
-        return not key.startswith("data.") and key != "train.dev_measure" if named else key.startswith(_TAKEN)
+        if not named or key.startswith("data."):
+            return key.startswith(_TAKEN)
+        return key != "train.dev_measure"
 
     changed = {key: value for key, value in file.items() if usual.get(key) != value}
     tree: dict[str, Any] = {}
@@ -264,8 +272,9 @@ def view_of_source(path: Path, reading: Reading = Reading()) -> str:
     if sentence_columns(there):
         return "sentences"
     raise CseError(
-        f"{path}: the columns {', '.join(there)} are not known; rename them to one of: title,text; question,answer; "
+        f"{path}: the columns {listed(there)} are not known; rename them to one of: title,text; question,answer; "
         "text; sent0,sent1; anchor,positive,negative; or prepare the rows yourself (docs/your-own-data.md)"
+        f"{headless(there)}"
     )
 
 
@@ -347,6 +356,13 @@ def _texts(source: Path, view: str, reading: Reading) -> Iterator[str]:
         yield from (text for row in reading.rows(find_data_file(source), view) for text in row.texts if text)
 
 
+def _unread_labels(file: Path, reading: Reading) -> str:
+    """Return a hint if a table of plain sentences has a column that may hold their labels."""
+    there = open_table(file, reading.encoding).columns if ending(file) in TABLES else ()
+    found = next((name for name in CATEGORIES if name in there), None)
+    return f"; column {found} is not read: if it holds labels, give the file as --labels" if found else ""
+
+
 def _left_out(file: Path, reading: Reading) -> str:
     """Return in words how many pairs their labels leave out; refuse pairs of which none is left."""
     notes: list[str] = []
@@ -382,13 +398,16 @@ def _labelled_columns(file: Path, reading: Reading) -> tuple[str, ...]:
     for name, usual, option in zip(asked, (TEXTS, CATEGORIES), ("--text-column", "--label-column"), strict=True):
         name = name or next((one for one in usual if one in there and one not in asked), None)
         if name is None:
-            raise CseError(f"{file}: no column {' or '.join(usual)}; the columns are {listed(there)}; give {option}")
+            raise CseError(
+                f"{file}: no column {' or '.join(usual)}; the columns are {listed(there)}; give {option}"
+                f"{headless(there)}"
+            )
         check_column(name, there, str(file), option)
         found.append(name)
     return tuple(found)
 
 
-def _names_alone(file: Path, reading: Reading) -> list[tuple[str, str]]:
+def _names_alone(file: Path, reading: Reading, sources: Sequence[Path]) -> list[tuple[str, str]]:
     """Return names and labels of a file that has labels and no texts: a label a line, or with a description."""
     text, label = reading.columns or (None, None)
     if ending(file) in TABLES:
@@ -407,6 +426,8 @@ def _names_alone(file: Path, reading: Reading) -> list[tuple[str, str]]:
     named = [*dict.fromkeys((name or name_in_words(label), label) for name, label in found)]
     if len({label for _, label in named}) < 2:
         raise CseError(f"{file}: the name of {len(named)} label and no text; give two labels or more, or their texts")
+    if sources:
+        raise CseError(f"{sources[0]}: nothing is trained from names of labels alone, so leave SOURCE out")
     return named
 
 

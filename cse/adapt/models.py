@@ -269,7 +269,7 @@ class Models:
                 ).facts
             export_stage(
                 self.settings,
-                model=place.checkpoint,
+                model=settings.backbone if name == BARE else place.checkpoint,  # one that any bank knows
                 prepared=data,
                 metrics=(place.metrics,),
                 bundle=bundle,

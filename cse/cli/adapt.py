@@ -123,11 +123,12 @@ def adapt(
     map of the query's vector (seconds). Held-out rows choose otherwise; what they chose is measured with an interval
     and a p value, exported and reported. The answer may be that nothing helped: the bundle is the bare backbone's then.
 
-    It starts from the defaults: params.yaml gives the backbone, the machine and the form of the bundle, -s all else.
+    It starts from the defaults: params.yaml gives the backbone, the machine, the encoding of files and the form of the
+    bundle, -s all else.
 
     Ctrl-C ends the ladder: the best so far is measured and exported. The same command goes on from there.
     """
-    from cse.adapt.look import Reading, base_settings, look
+    from cse.adapt.look import Reading, base_settings, look, values_in
 
     if task is not None and labels is not None:
         raise CseError("--task and --labels: give one of them; a folder may hold several tasks (--task)")
@@ -138,8 +139,10 @@ def adapt(
         raise CseError("--backbone: -s backbone.name names one too; give one of them")
     if len(set(backbones)) < len(backbones):
         raise CseError(f"--backbone: {max(backbones, key=backbones.count)} is named twice")
-    for key in own.keys() & {"data.encoding", "data.score_range"}:  # files are read before all settings are known
-        set_key(tree, key, own[key])
+    named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
+    early = {"data.encoding": values_in(params, named=named).get("data.encoding", "utf-8")} | own
+    for key in early.keys() & {"data.encoding", "data.score_range"}:  # files are read before all settings are known
+        set_key(tree, key, early[key])
     data, columns = check_settings(tree, where="--set").data, None
     if "data.columns" in own:
         raise CseError(
@@ -152,7 +155,6 @@ def adapt(
     lowest, highest = data.score_range
     reading = Reading(columns, data.encoding, (lowest, highest))
     found = look(sources, task=task, labels=labels, judged=dev_queries, reading=reading)
-    named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
     (settings, left), *others = (
         base_settings(params, found.settings, own | name, named=named)
         for name in [{"backbone.name": name} for name in backbones] or [{}]

@@ -24,7 +24,13 @@ def check_column(name: str, there: Sequence[str], shown: str, setting: str) -> N
 
 def column_hint(name: str, there: Sequence[str]) -> str:
     """Return a hint with the nearest name and the available columns."""
-    return f"{nearest(name, there)}; the columns are {listed(there)}"
+    return f"{nearest(name, there)}; the columns are {listed(there)}{headless(there)}"
+
+
+def headless(names: Iterable[str]) -> str:
+    """Return a hint if the names of columns look like a row: the file has no header then."""
+    rows = any(re.fullmatch(r"[-+]?[0-9.,]+", name) or len(name.split()) > 3 for name in names)
+    return "; if these are a row, give the file a first line with the names of its columns" if rows else ""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -176,12 +176,12 @@ def open_graph(
 
 def no_cuda_reason() -> str:
     """Return why CUDA is unavailable, or ``""``; asks the driver, to keep onnxruntime from logging errors."""
-    if _CUDA not in ort.get_available_providers():
-        return "this onnxruntime has no CUDA provider; install onnxruntime-gpu"
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "no NVIDIA driver: libcuda.so.1 does not load"
+    if _CUDA not in ort.get_available_providers():
+        return "this onnxruntime has no CUDA provider; install onnxruntime-gpu"
     code = driver.cuInit(0)
     if code != 0:
         return f"the NVIDIA driver does not start: cuInit returned {code}"

@@ -13,6 +13,7 @@ FILES = {
     "own.csv": "utterance,scenario\na,x\nb,x\nc,y\n", "names.txt": "red cat\nsmall dog\n", "name.txt": "card\n",
     "lines.txt": f"{MANY}\n", "docs/a.md": "text", "page.md": "# A title\n\nIts text.\n", "empty/readme.md": "",
     "numbers.csv": "id,price\n1,2\n", "apart.csv": "sentence1,sentence2,label\na,b,0\n",
+    "headless.csv": "I have lost my card,card\nwhere is it?,card\n",
     "maybe.csv": "sentence1,sentence2,label\na,b,maybe\n",
     "pairs.csv": "sent0,sent1\n" + "".join(f"question {n},answer {n}\n" for n in range(70)),
     "titles.jsonl": (json.dumps({"title": "a title", "text": ""}) + "\n") * 3,
@@ -38,6 +39,8 @@ FILES = {
         ("--labels both.csv", "each of the 2 texts has two labels or more; give each text one label"),
         ("--labels name.txt", "the name of 1 label and no text; give two labels or more, or their texts"),
         ("--labels own.csv --text-column utterence", "no column 'utterence' (--text-column); did you mean 'utterance'"),
+        ("--labels headless.csv", "give --text-column; if these are a row, give the file a first line with the names"),
+        ("lines.txt --labels names.txt", "lines.txt: nothing is trained from names of labels alone"),
         ("--labels own.csv -s data.columns=[utterance]", "data.columns: a source's columns have usual names here"),
         # documents
         ("titles.jsonl", "none of the 3 documents has more than a title, so no sentence stands in for a query"),
@@ -63,3 +66,9 @@ def test_mistakes_are_one_line(cse, place, tiny_folders, words, says):
     done = cse("adapt", *words.split(), "--out", "out")
     assert (done.code, says in done.err.splitlines()[-1]) == (2, True), done.err
     assert not (place / "out/bundle").exists()
+
+
+def test_the_encoding_of_params_yaml_is_that_of_the_files(cse, place):
+    (place / "params.yaml").write_text("data: {encoding: cp1252}\n", encoding="utf-8")
+    (place / "labels.csv").write_bytes("text,label\ncafé,x\n".encode("cp1252"))
+    assert "all texts have the label 'x'" in cse("adapt", "--labels", "labels.csv").err
