@@ -53,11 +53,19 @@ EXAMPLE = (QUERY, *CANDIDATES)
 
 
 def score_queries(
-    query_QD: np.ndarray, document_ND: np.ndarray, task: Retrieval, *, words: bool = False
+    query_QD: np.ndarray,
+    passage_PD: np.ndarray,
+    task: Retrieval,
+    first_N: np.ndarray | None = None,
+    *,
+    words: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return each of ``MEASURES`` by query, from 0 to 1, float64 ``(q,)``; with words ``WITH_WORDS``, ``OF_WORDS`` too.
 
-    Vectors are of unit length, float32.
+    Vectors are of unit length, float32. A document is as near as its nearest passage.
+
+    Args:
+        first_N: number of each document's first passage; None: each document is one.
     """
     lexical = Words(task.documents).scores(task.queries) if words else None
     grade = np.maximum(task.relevance, 0)
@@ -65,8 +73,9 @@ def score_queries(
     bounds = np.searchsorted(task.query[order], np.arange(len(query_QD) + 1))
     measures = (*MEASURES, WITH_WORDS, OF_WORDS) if words else MEASURES
     values = {name: np.empty(len(query_QD)) for name in measures}
-    for start, cosine_BN in cosine_blocks(query_QD, document_ND):
-        for query, cosine_N in enumerate(cosine_BN, start):
+    for start, cosine_BP in cosine_blocks(query_QD, passage_PD):
+        for query, cosine_P in enumerate(cosine_BP, start):
+            cosine_N, place_N = (cosine_P, None) if first_N is None else nearest_passages(cosine_P, first_N)
             judged = order[bounds[query] : bounds[query + 1]]
             relevant = judged[grade[judged] > 0]
             own = -1 if task.own is None else task.own[query]
@@ -77,9 +86,19 @@ def score_queries(
                 values[name][query] = value
             if lexical is not None:
                 bm25_N = np.where(np.isneginf(cosine_N), -np.inf, next(lexical))
-                for name, score_N in ((WITH_WORDS, search(cosine_N, bm25_N, document_ND)), (OF_WORDS, bm25_N)):
+                for name, score_N in ((WITH_WORDS, search(cosine_N, bm25_N, passage_PD, place_N)), (OF_WORDS, bm25_N)):
                     values[name][query] = score_ranks(_ranks(score_N, places), grades)[NDCG]
     return values
+
+
+def nearest_passages(cosine_P: np.ndarray, first_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cosine of each document's nearest passage, and the place of this, of equal ones the first."""
+    cosine_N = np.maximum.reduceat(cosine_P, first_N)
+    document_P = np.repeat(np.arange(len(first_N)), np.diff(first_N, append=len(cosine_P)))
+    nearest = np.flatnonzero(cosine_P == cosine_N[document_P])[::-1]
+    place_N = np.empty_like(first_N)
+    place_N[document_P[nearest]] = nearest  # the last one that is written stays
+    return cosine_N, place_N
 
 
 def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:

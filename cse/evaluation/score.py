@@ -34,6 +34,7 @@ from cse.evaluation.measures import Score, TextEncoder, UndefinedScore, Vectors,
 from cse.runtime.encode import unit_rows
 from cse.runtime.kept_vectors import mapped_unit_vectors
 from cse.runtime.uses import role_for
+from cse.search.passages import Tokenizing, split
 from cse.search.words import DOCUMENTS
 
 AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
@@ -54,7 +55,8 @@ _SETTINGS = {
     SCORED: "cosine against gold score",
     BINARY: "threshold on the cosine",
     TRIPLETS: "share of triplets whose positive has the higher cosine",
-    RETRIEVAL: "exact search by cosine, by words (BM25) or half of each, linear gain",
+    RETRIEVAL: "exact search by cosine, by words (BM25) or half of each, long documents by their nearest passages, "
+    "linear gain",
     LABELLED: f"{KNN}: vote of {labels.NEIGHBOURS} reference rows by cosine; {SAME_LABEL}: each test row's search for "
     f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {ACCURACY}: logistic "
     f"regression on reference rows and names of labels",
@@ -198,12 +200,23 @@ def _measures(task: Task, vectors: UnitVectors, words: bool) -> tuple[_Measures,
 
 def _of_queries(task: Retrieval, vectors: UnitVectors, roles: list[str | None], words: bool) -> _Measures:
     (query_QD,) = vectors.of(task.queries, role=roles[0])
-    document_ND = vectors.documents(task.documents, roles[1])
-    found = retrieval.score_queries(query_QD, document_ND, task, words=words)
+    passages, first_N = _passages(task.documents, vectors.encoder)
+    found = retrieval.score_queries(query_QD, vectors.documents(passages, roles[1]), task, first_N, words=words)
     measures: dict[str, Callable[[], _Found]] = {name: partial(_mean, each) for name, each in found.items()}
     if words:  # no model changes these: nothing of them is to be compared
         measures[retrieval.OF_WORDS] = lambda: _Found(_mean(found[retrieval.OF_WORDS]).value)
     return measures
+
+
+def _passages(documents: Sequence[str], encoder: TextEncoder) -> tuple[Sequence[str], np.ndarray | None]:
+    """Return the passages that `cse index` makes of documents, and each one's first; None if none is split."""
+    if not isinstance(encoder, Tokenizing):
+        return documents, None
+    made = [one.passages for one in split(documents, [()] * len(documents), encoder.max_length, encoder.token_counts)]
+    counts = np.array([len(each) for each in made], np.int64)
+    if counts.max(initial=1) == 1:
+        return documents, None
+    return [passage for each in made for passage in each], np.cumsum(counts) - counts
 
 
 def _of_labels(task: LabelledTexts, vectors: UnitVectors) -> _Measures:

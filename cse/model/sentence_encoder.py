@@ -105,6 +105,10 @@ class SentenceEncoder(Compatible, Encoder):
         finally:
             side.train(was_training)
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens texts have as documents, special tokens included, however long they are."""
+        return [len(found) for found in self.side_of(None).text_tokenizers.whole.encode_batch_fast(list(texts))]
+
     def _embed_arrays(self, device: torch.device) -> Callable[[np.ndarray, np.ndarray, object], np.ndarray]:
         """Return what embeds a batch ``(B, L)``; of a backbone that nothing trains ``kept`` has its vectors."""
         with torch.no_grad(), self._products(device):

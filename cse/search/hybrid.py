@@ -53,19 +53,24 @@ def fuse(
 
 
 def search(
-    cosine_N: NDArray[np.float32], bm25_N: NDArray[np.float32], document_ND: NDArray[np.float32]
+    cosine_N: NDArray[np.float32],
+    bm25_N: NDArray[np.float32],
+    vector_PD: NDArray[np.float32],
+    place_N: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Return the scores of all documents for one query as a hybrid search ranks them, float64 ``(N,)``.
 
     The ``DEPTH`` best of ``fuse`` lend each other their scores; all others have -1.
 
     Args:
-        document_ND: unit vectors of the documents.
+        vector_PD: unit vectors of the documents, or of their passages.
+        place_N: where that of each document is among them; None: they are in order.
     """
     fused_N, vectors_N = fuse(cosine_N, bm25_N)
     best = best_places(fused_N, DEPTH, above=_NEITHER)
     score_N = np.full(len(fused_N), _NEITHER)
-    score_N[best] = fused_N[best] + NEIGHBOURS_WEIGHT * (lent(fused_N[best], document_ND[best]) - vectors_N[best])
+    vector_KD = vector_PD[best if place_N is None else place_N[best]]
+    score_N[best] = fused_N[best] + NEIGHBOURS_WEIGHT * (lent(fused_N[best], vector_KD) - vectors_N[best])
     return score_N
 
 

@@ -114,6 +114,25 @@ def test_of_equal_documents_the_first_ranks_higher():
     np.testing.assert_allclose(found["MAP"], [1 / 601, 1 / 8, 1])
 
 
+def test_a_document_is_as_near_as_its_nearest_passage():
+    """Documents of one to four passages, some of them equal; each lends by the passage that is nearest."""
+    rng = np.random.default_rng(3)
+    task = made_up(rng, queries=11, documents=53, judged=12, grades=2)
+    counts = rng.integers(1, 5, 53)
+    first = np.cumsum(counts) - counts
+    query = unit_rows(rng.normal(size=(11, 6)).astype(np.float32))
+    passage = unit_rows(rng.normal(size=(counts.sum(), 6)).astype(np.float32))
+    passage[first + counts - 1] = passage[first]  # the last one is the first again
+    cosine = query @ passage.T
+    best = np.array([[f + row[f : f + n].argmax() for f, n in zip(first, counts, strict=True)] for row in cosine])
+    found = retrieval.score_queries(query, passage, task, first, words=True)
+    for name, values in trec_eval(task, np.take_along_axis(cosine, best, axis=1).astype(np.float64)).items():
+        np.testing.assert_allclose(found[name], values, atol=1e-12, err_msg=name)
+    for number in range(11):  # as if each document were that passage
+        alone = retrieval.score_queries(query, passage[best[number]], task, words=True)
+        assert found["nDCG@10 with words"][number] == pytest.approx(alone["nDCG@10 with words"][number])
+
+
 def test_best_places_take_the_earlier_of_equal_ones():
     cosine = np.array([0.1, 0.9, 0.5, 0.9, 0.5, 0.5])
     assert best_places(cosine, 4).tolist() == [1, 3, 2, 4]

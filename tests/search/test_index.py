@@ -15,7 +15,8 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search import index as module
 from cse.search.corpus import Columns, Corpus
 from cse.search.index import index_corpus
-from cse.search.rows import Choices, Maker, passages
+from cse.search.passages import passages
+from cse.search.rows import Choices, Maker
 from cse.search.table import MODES, open_table, snippet
 from cse.storage import Folder
 from tests.cli.workspace import contents

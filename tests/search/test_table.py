@@ -9,7 +9,10 @@ import sys
 import numpy as np
 import pytest
 
+from cse.data.tasks.beir import read_beir
 from cse.errors import CseError
+from cse.evaluation.retrieval import FOUND, NDCG, OF_WORDS, WITH_WORDS
+from cse.evaluation.score import score_task
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search import hybrid, index
 from cse.search import table as module
@@ -295,3 +298,24 @@ def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_pat
     assert header.split() == ["nDCG@10", "MRR@10", "recall@10", "recall@100"]
     assert rows[0].split()[:2] == ["hybrid", f"{scores['hybrid']['nDCG@10']:.2f}"]
     assert "9 documents, not the 44 of" in cse("search", make(documents[:9], "few"), "--task", task).refused()
+
+
+def test_evaluate_says_of_long_documents_what_a_search_of_their_passages_says(cse, bundle, tmp_path):
+    encoder, rng = OnnxEncoder(bundle, provider="cpu"), np.random.default_rng(9)  # no two documents are as near
+    words = " ".join(sentences(60, seed=8)).split()
+    texts = [" ".join(rng.choice(words, 9 * (n % 3) ** 2 + 3)) for n in range(15)]
+    lengths = np.array(encoder.token_counts(texts)) / encoder.max_length
+    assert (lengths < 1).any() and (lengths > 2.5).any()
+    documents = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts)]
+    queries = [{"_id": f"q{n}", "text": " ".join(rng.choice(words, 6))} for n in range(5)]
+    judged = [(f"q{n}", f"d{d}", 1 + d % 2) for n in range(5) for d in rng.permutation(15)[: n + 2].tolist()]
+    task = write_beir(tmp_path / "task", corpus=documents, queries=queries, test=judged)
+    folder = tmp_path / "search"
+    assert cse("index", task, "--out", folder, "--model", bundle, "--device", "cpu").code == 0
+    assert len(open_table(str(folder))) == 15 < open_table(str(folder)).rows
+    scores = json.loads(cse("search", folder, "--task", task, "--json", "--device", "cpu").out)
+    found = score_task(encoder, read_beir(task, "task"), measures=[*FOUND, WITH_WORDS, OF_WORDS]).values
+    for mode, name in (("vectors", NDCG), ("hybrid", WITH_WORDS), ("words", OF_WORDS)):
+        assert found[name] == pytest.approx(scores[mode][NDCG], abs=1e-4), mode
+    assert {name: found[name] for name in FOUND} == pytest.approx(scores["vectors"], abs=1e-4)
+    assert 1 < scores["vectors"][NDCG] < 99
