@@ -95,14 +95,13 @@ def test_the_example_works(project, forking_python, section):
         done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, **options)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
-    for block in blocks:
-        if block.language == "python":
-            (project / name_of(block)).write_text(block.text, encoding="utf-8")
-    patches = [block.text for block in blocks if block.language == "diff"]
-    assert patches or any(block.language == "python" for block in blocks)
-    for patch in patches:
-        run("git", "apply", "-C1", "-", input=patch)
-    for command in [command for block in blocks if block.language == "sh" for command in block.commands()]:
+    of = {language: [block for block in blocks if block.language == language] for language in ("python", "diff", "sh")}
+    assert of["python"] or of["diff"]
+    for block in of["python"]:
+        (project / name_of(block)).write_text(block.text, encoding="utf-8")
+    for block in of["diff"]:
+        run("git", "apply", "-C1", "-", input=block.text)
+    for command in [command for block in of["sh"] for command in block.commands()]:
         run("bash", "-c", command)
     use = re.sub(r"^ {8}", "", USE[section], flags=re.M)
     run(forking_python, "-c", SCRIPT + use)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +12,7 @@ from cse import ledger as module
 from cse.errors import CseError
 from cse.ledger import Ledger, OtherPlanError, RunRecord
 from cse.outputs import Kind, publish_folder
+from tests.parts import refusal
 
 OF = {"train.seed": 42, "the rows": "0f3a"}
 
@@ -19,38 +22,27 @@ def ledger(tmp_path) -> Ledger:
     return Ledger(tmp_path / "runs")
 
 
-class Work:
-    """A run that says how often it was done."""
-
-    def __init__(self, *results) -> None:
-        self.results, self.done = list(results), 0
-
-    def __call__(self):
-        self.done += 1
-        result = self.results[min(self.done, len(self.results)) - 1]
-        if isinstance(result, BaseException):
-            raise result
-        return result
+def set_clock(monkeypatch, *times: float) -> None:
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=iter(times).__next__))
 
 
 def test_a_run_is_done_once(ledger, monkeypatch):
-    times = iter([10.0, 12.5])
-    monkeypatch.setattr(module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(times))}))
-    work = Work({"dev": 81.5, "steps": (0, 3)})
+    set_clock(monkeypatch, 10.0, 12.5)
+    work = Mock(side_effect=[{"dev": 81.5, "steps": (0, 3)}])
     first = ledger.run("train prompts-42", work, of=OF)
     assert first == ledger.run("train prompts-42", work, of=OF)
     assert first == RunRecord(OF, {"dev": 81.5, "steps": [0, 3]}, "", 2.5), "a JSON value, the first time too"
-    assert work.done == 1
+    assert work.call_count == 1
     assert ledger.names() == ["train prompts-42"]
     assert json.loads((ledger.folder / "train prompts-42.json").read_text())["of"] == OF
 
 
 def test_a_failed_run_is_on_record_with_its_reason(ledger):
-    work = Work(KeyError("no such\nrow"), "done")
+    work = Mock(side_effect=[KeyError("no such\nrow"), "done"])
     failed = ledger.run("one", work, of=OF, fails=lambda error: isinstance(error, KeyError))
     assert (failed.reason, failed.result) == ("KeyError: 'no such\\nrow'", None)
     assert ledger.run("one", work, of=OF).reason == failed.reason
-    assert work.done == 1
+    assert work.call_count == 1
     ledger.forget("one", "never heard of")
     assert ledger.run("one", work, of=OF).result == "done", "forgotten, it may be tried again"
 
@@ -66,25 +58,23 @@ def test_a_record_of_another_plan_is_refused_in_one_line(ledger):
         ({"the rows": "0f3a"}, "train.seed was 42 and is absent now"),
         (OF | {"the teachers": "4d"}, "the teachers changed since"),
     ):
-        with pytest.raises(OtherPlanError) as refused:
+        with pytest.raises(OtherPlanError, match=f"^setting plain: {said}; give it another name$"):
             ledger.check("one", other, "setting plain", "give it another name")
-        assert str(refused.value) == f"setting plain: {said}; give it another name"
 
 
 def test_a_run_that_depends_on_something_else_by_now_is_done_again(ledger):
     """Its old record goes first: whatever it made may be half of either."""
-    work = Work("of 42", CseError("no space left"), "of 7")
+    work = Mock(side_effect=["of 42", CseError("no space left"), "of 7"])
     ledger.run("one", work, of={"train.seed": 42})
-    with pytest.raises(CseError):
-        ledger.run("one", work, of={"train.seed": 7})
+    refusal(ledger.run, "one", work, of={"train.seed": 7})
     assert ledger.read("one") is None
     assert ledger.run("one", work, of={"train.seed": 7}) == ledger.run("one", work, of={"train.seed": 7})
-    assert (work.done, ledger.read("one").result) == (3, "of 7")
+    assert (work.call_count, ledger.read("one").result) == (3, "of 7")
 
 
 def test_what_went_missing_is_made_again_and_its_time_adds_up(ledger, tmp_path, capsys, monkeypatch):
-    out, times = tmp_path / "model", iter([0.0, 1.0, 5.0, 7.0])
-    monkeypatch.setattr(module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(times))}))
+    out = tmp_path / "model"
+    set_clock(monkeypatch, 0.0, 1.0, 5.0, 7.0)
 
     def work() -> None:
         with publish_folder(out, Kind.CHECKPOINT) as folder:
@@ -106,5 +96,4 @@ def test_a_record_that_was_changed_by_hand_is_refused(ledger, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(CseError, match=r"one\.json: .*; delete it to train this one again$"):
-        ledger.run("one", Work())
+    assert refusal(ledger.run, "one", pytest.fail).endswith("; delete it to train this one again")

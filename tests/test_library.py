@@ -25,11 +25,6 @@ def encoders(tiny_folders, tmp_path_factory):
     return cse.SentenceEncoder.load(folder / "checkpoint"), cse.OnnxEncoder(folder / "bundle", provider="cpu")
 
 
-@pytest.fixture(params=[0, 1], ids=["torch", "onnx"])
-def encoder(encoders, request):
-    return encoders[request.param]
-
-
 def test_the_use_that_the_package_shows(encoders, capsys):
     """A checkpoint stands in for the path."""
     code = textwrap.dedent(cse.__doc__.split("::\n")[1].split("\n\n``")[0]).strip()
@@ -41,8 +36,10 @@ def test_the_use_that_the_package_shows(encoders, capsys):
     assert len([line for line in code.splitlines() if line]) == 6
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["torch", "onnx"])
 @pytest.mark.parametrize("kind", [list, tuple, np.array], ids=["list", "tuple", "array"])
-def test_similarity_of_sentences_and_of_embeddings(encoder, kind):
+def test_similarity_of_sentences_and_of_embeddings(encoders, number, kind):
+    encoder = encoders[number]
     left, right = ["the cat sits", "a dog"], ["dog", "the cat sits", "red apple"]
     cosines = encoder.similarity(kind(left), kind(right))
     assert (cosines.shape, cosines.dtype) == ((2, 3), np.float32)

@@ -13,14 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
-from cse.ray_session import (
-    Machine,
-    cpus_each,
-    gpus_each,
-    listed_machines,
-    places,
-    with_more,
-)
+from cse.ray_session import Machine, cpus_each, gpus_each, listed_machines, places, with_more
 from cse.training.workers import _share
 from tests.parts import refusal
 from tests.waiting import wait_for
@@ -44,18 +37,12 @@ def ray_of(*sizes, groups=()):
     )
 
 
-@pytest.mark.parametrize(
-    ("there", "workers", "gpus", "expected"),
-    [
-        (of(0, 4, 4), 2, 0, 4),  # a head without CPUs
-        (of(16, 2), 2, 0, 2),  # when the large one is lost, the small one goes on
-        (of((8, 1), (2, 1)), 2, 1, 2),
-        (of((8, 2), (64, 0)), 2, 1, 4),  # a machine without a GPU holds none of them
-        (of((1, 4)), 4, 1, 0),  # one CPU for four GPUs
-    ],
-)
-def test_a_share_of_the_smallest_machine_that_can_hold_a_worker(there, workers, gpus, expected):
-    assert cpus_each(there, workers, gpus) == expected
+def test_a_share_of_the_smallest_machine_that_can_hold_a_worker():
+    assert cpus_each(of(0, 4, 4), 2, 0) == 4, "a head without CPUs"
+    assert cpus_each(of(16, 2), 2, 0) == 2, "when the large one is lost, the small one goes on"
+    assert cpus_each(of((8, 1), (2, 1)), 2, 1) == 2
+    assert cpus_each(of((8, 2), (64, 0)), 2, 1) == 4, "a machine without a GPU holds none of them"
+    assert cpus_each(of((1, 4)), 4, 1) == 0, "one CPU for four GPUs"
 
 
 @given(st.lists(st.integers(0, 9), max_size=5), st.integers(1, 12))

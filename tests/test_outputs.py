@@ -16,7 +16,6 @@ from cse.files import begins_with, is_json_with
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from tests.cli.workspace import contents
 from tests.parts import refusal as said
-from tests.rows import write_lines
 
 IS_NPY = begins_with(b"\x93NUMPY")
 HOST = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in socket.gethostname())
@@ -79,8 +78,7 @@ def test_a_link_stands_for_what_it_leads_to(tmp_path):
     publish(tmp_path / "out", "second.txt")
     with publish_file(tmp_path / "a.json") as new:
         new.write_text("[]", encoding="utf-8")
-    assert (tmp_path / "out").is_symlink()
-    assert (tmp_path / "a.json").is_symlink()
+    assert (tmp_path / "out").is_symlink() and (tmp_path / "a.json").is_symlink()
     assert set(contents(tmp_path / "big-disk")) == {"a.json", f"out/{MANIFEST}", "out/second.txt"}
     assert (tmp_path / "big-disk/a.json").read_text(encoding="utf-8") == "[]"
 
@@ -156,8 +154,9 @@ def refusal(out, kind=Kind.CHECKPOINT):
 
 
 def test_a_folder_of_other_things_and_outputs_of_another_kind_are_refused(tmp_path):
+    (tmp_path / "mine/deep").mkdir(parents=True)
     for name in ("a.txt", "deep/b.txt", "deep/c.txt", "deep/d.txt"):
-        write_lines(tmp_path / "mine" / name, ["mine"])
+        (tmp_path / "mine" / name).touch()
     text = "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); choose another folder"
     assert refusal(tmp_path / "mine").startswith(text)
     publish(tmp_path / "models/tickets", kind=Kind.BUNDLE)
@@ -165,23 +164,20 @@ def test_a_folder_of_other_things_and_outputs_of_another_kind_are_refused(tmp_pa
     assert "did not put there (tickets/bundle.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
 
 
-@pytest.mark.parametrize(
-    "manifest", ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1, "files": 2}']
-)
-def test_a_manifest_that_is_none_makes_no_output(tmp_path, manifest):
-    publish(tmp_path / "out")
-    (tmp_path / "out" / MANIFEST).write_text(manifest, encoding="utf-8")
-    assert "did not put there" in refusal(tmp_path / "out")
-
-
-@pytest.mark.parametrize("mine", ["notes.txt", "part/notes.txt", "link"])
-def test_an_output_with_a_file_of_somebody_else_is_refused(tmp_path, mine):
-    publish(tmp_path / "out")
-    if mine == "link":
-        (tmp_path / "out/link").symlink_to(tmp_path)
-    else:
-        write_lines(tmp_path / "out" / mine, ["mine"])
-    assert f"did not put there ({mine})" in refusal(tmp_path / "out")
+def test_a_manifest_that_is_none_and_a_file_of_somebody_else_make_no_output(tmp_path):
+    publish(out := tmp_path / "out")
+    whole = (out / MANIFEST).read_text(encoding="utf-8")
+    for other in ("", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1, "files": 2}'):
+        (out / MANIFEST).write_text(other, encoding="utf-8")
+        assert "did not put there" in refusal(out)
+    (out / MANIFEST).write_text(whole, encoding="utf-8")
+    (out / "part").mkdir()
+    for mine in ("notes.txt", "part/notes.txt"):
+        (out / mine).write_text("mine", encoding="utf-8")
+        assert f"did not put there ({mine})" in refusal(out)
+        (out / mine).unlink()
+    (out / "link").symlink_to(tmp_path)
+    assert "did not put there (link)" in refusal(out)
 
 
 def test_a_file_that_may_change_is_ours_whatever_it_holds(tmp_path):
@@ -227,8 +223,7 @@ def test_what_appears_during_the_work_or_slips_in_at_its_end_is_kept(tmp_path, m
 
 
 def test_places_that_are_never_replaced(tmp_path, monkeypatch):
-    home = tmp_path / "home"
-    work = home / "work/project"
+    home, work = tmp_path / "home", tmp_path / "home/work/project"
     work.mkdir(parents=True)
     monkeypatch.chdir(work)
     monkeypatch.setenv("HOME", str(home))
@@ -239,11 +234,11 @@ def test_places_that_are_never_replaced(tmp_path, monkeypatch):
     for name in (".git", ".dvc"):
         (tmp_path / f"clone{name}" / name).mkdir(parents=True)
         assert refusal(tmp_path / f"clone{name}").startswith("is the root of a repository")
-    (tmp_path / "worktree").mkdir()
-    (tmp_path / "worktree/.git").write_text("gitdir: elsewhere", encoding="utf-8")
-    assert refusal(tmp_path / "worktree").startswith("is the root of a repository")
-    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "disk")
+    (tmp_path / "clone.git/.git").rmdir()
+    (tmp_path / "clone.git/.git").write_text("gitdir: elsewhere", encoding="utf-8")  # a worktree
+    assert refusal(tmp_path / "clone.git").startswith("is the root of a repository")
     (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "disk")
     assert refusal(tmp_path / "disk").startswith("is a mount point")
 
 

@@ -12,14 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import load
-from benchmarks.encode import measure, parse
+from benchmarks import encode, load, queries
 from benchmarks.inputs import backbone_folder, rows_of
-from benchmarks.load import CHECK_EVERY, build_requests
 from benchmarks.peers.training import full_model, prefix_model, train
-from benchmarks.queries import BARE
-from benchmarks.queries import measure as measure_queries
-from benchmarks.queries import parse as parse_queries
 from benchmarks.train import seconds_per_step
 from cse.evaluation.retrieval import NDCG, WITH_WORDS
 from tests.data.tasks.files import write_beir
@@ -31,7 +26,7 @@ CPU = torch.device("cpu")
 @pytest.mark.slow
 def test_contestants_in_fp32_agree_and_others_nearly():
     words = ["--backbone", "random:tiny", "--device", "cpu", "--sentences", "30", "--rounds", "1"]
-    found = measure(parse([*words, "--peers", "torch-fp32"]))["contestants"]
+    found = encode.measure(encode.parse([*words, "--peers", "torch-fp32"]))["contestants"]
     peer = found["sentence-transformers torch-fp32"]["facts"]
     assert str(peer["batch_size"]) in peer["texts_per_s"][peer["way"]]
     for name, each in found.items():
@@ -66,18 +61,16 @@ def test_every_query_side_is_measured_beside_the_bare_backbone(tiny_folders, tmp
     rng = np.random.default_rng(3)
     texts = [" ".join(rng.choice(WORDS[5:], 8)) for _ in range(20)]
     documents = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts[:12])]
-    queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(texts[12:])]
-    collection = write_beir(
-        tmp_path / "tiny", corpus=documents, queries=queries, test=[(f"q{n}", f"d{n}", 1) for n in range(8)]
-    )
+    asked = [{"_id": f"q{n}", "text": text} for n, text in enumerate(texts[12:])]
+    judged = [(f"q{n}", f"d{n}", 1) for n in range(8)]
+    collection = write_beir(tmp_path / "tiny", corpus=documents, queries=asked, test=judged)
     monkeypatch.setattr("cse.training.fit_post._LEAST", 100)
     words = [str(collection), "--seeds", "2", "--splits", "2", "--backbone", str(tiny_folders["bert"])]
-    found = measure_queries(parse_queries(words))
+    found = queries.measure(queries.parse(words))
     of = found["figures"]["tiny"]
-    assert len(of[BARE]) == 1 and len(of["map"]) == len(of["half, map with judged queries"]) == 2
-    assert {*of[BARE][0]} == {NDCG, WITH_WORDS}
-    assert "tiny, map, no words" in found["table"]
-    assert of["map"] != of[BARE] * 2, "a map changes the ranking"
+    assert len(of[queries.BARE]) == 1 and len(of["map"]) == len(of["half, map with judged queries"]) == 2
+    assert {*of[queries.BARE][0]} == {NDCG, WITH_WORDS} and "tiny, map, no words" in found["table"]
+    assert of["map"] != of[queries.BARE] * 2, "a map changes the ranking"
 
 
 TEXTS = [f"{'a' * (number % 7)} text {number}" for number in range(200)]
@@ -87,7 +80,7 @@ def vector(text: str) -> list[float]:
     return [len(text) / 1000, text.count("a") / 1000, 0.5]
 
 
-def embeddings(texts: list[str]) -> str:
+def embeddings(*texts: str) -> str:
     data = [{"object": "embedding", "index": at, "embedding": vector(text)} for at, text in enumerate(texts)]
     return json.dumps({"object": "list", "data": data})
 
@@ -102,7 +95,7 @@ def serving(answer):
 
         def do_POST(self):
             text = json.loads(self.rfile.read(int(self.headers["content-length"])))["input"]
-            status, body = answer(next(numbers), [text])
+            status, body = answer(next(numbers), text)
             self.close_connection = status == 0
             if status:
                 self.send_response(status)
@@ -122,18 +115,17 @@ def serving(answer):
 @pytest.mark.parametrize(
     ("answer", "errors", "faults"),
     [
-        (lambda number, texts: (200, embeddings(texts)), set(), set()),
-        (lambda number, texts: (429 if number > 30 else 200, embeddings(texts)), {"429"}, set()),
-        (lambda number, texts: (0 if number % 10 == 0 else 200, embeddings(texts)), {"connection"}, set()),
-        (lambda number, texts: (200, embeddings(texts * 2)), set(), {"miscounted"}),
-        (lambda number, texts: (200, embeddings([text + "!" * 5 for text in texts])), set(), {"wrong"}),
+        (lambda number, text: (200, embeddings(text)), set(), set()),
+        (lambda number, text: ((200, 429, 0)[number % 3], embeddings(text)), {"429", "connection"}, set()),
+        (lambda number, text: (200, embeddings(text, text)), set(), {"miscounted"}),
+        (lambda number, text: (200, embeddings(text + "!" * 5)), set(), {"wrong"}),
     ],
-    ids=["good", "full", "hangs up", "two vectors", "other vectors"],
+    ids=["good", "full and hangs up", "two vectors", "other vectors"],
 )
 def test_what_a_server_answers_is_counted_and_compared(answer, errors, faults):
-    references = np.array([vector(text) for text in TEXTS[::CHECK_EVERY]])
+    references = np.array([vector(text) for text in TEXTS[:: load.CHECK_EVERY]])
     with serving(answer) as port:
-        requests = build_requests(TEXTS, port=port, route="/v1/embeddings", model="tiny")
+        requests = load.build_requests(TEXTS, port=port, route="/v1/embeddings", model="tiny")
         found = load.measure(port, requests, references, 1e-3, clients=4, warm_up=0.05, seconds=0.3)
     assert set(found["errors"]) == errors
     assert {name for name in ("miscounted", "wrong") if found[name]} == faults

@@ -13,7 +13,7 @@ from cse.model.encoder import Encoder
 from cse.model.passes import Packed
 from cse.training import loop
 from tests.gpu.base import distance, fit, needs_gpu
-from tests.model.test_packing import attend_in_words
+from tests.model.test_layers import attend_in_words
 from tests.parts import Cut, new_plan
 from tests.tiny import make_backbone_folder
 from tests.training.systems import make_system

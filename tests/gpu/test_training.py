@@ -10,7 +10,7 @@ import pytest
 from cse.model.mlm_head import MaskedLmGenerator
 from tests.gpu.base import CPU, TOLERANCE, distance, relative
 from tests.parts import Cut
-from tests.systems.tiny import Watch, cover, make_data, make_models, make_warm_start, run_training, structure, tiny
+from tests.systems.tiny import COVER, Watch, make_world, run_training, tiny
 from tests.training.systems import SYSTEMS, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])
@@ -39,12 +39,10 @@ def test_step_of_a_system(folder, device, figure, name, precision):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("presets")
-    models, data = make_models(root / "models"), make_data(root / "data")
-    return models, data, make_warm_start(models, data, root / "warm")
+    return make_world(tmp_path_factory.mktemp("presets"))
 
 
-@pytest.mark.parametrize("name", cover(structure))
+@pytest.mark.parametrize("name", COVER)
 def test_stage_train_with_a_preset(world, device, figure, tmp_path, monkeypatch, name):
     """The whole stage: settings, training, choice of weights, post-processing, checkpoint."""
     still = partial(MaskedLmGenerator.__init__, dropout=False)

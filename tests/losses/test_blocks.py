@@ -11,37 +11,24 @@ from cse.losses.matryoshka import matryoshka
 from cse.losses.nt_xent import nt_xent, nt_xent_two_views
 from cse.losses.shared import UNLABELLED, cosines
 from cse.losses.supervised_contrastive import supervised_contrastive
+from tests.training.helpers import kept_bytes
 
-
-def simcse(z1, z2, z3, queue, label, own):
-    return nt_xent(
-        cosines(z1[own], z2),
-        cosines(z1[own], z3),
-        temperature=0.2,
-        hard_negative_weight=0.7,
-        queue_AQ=cosines(z1[own], queue),
-        first=own.start,
-    )
-
-
-def simclr(z1, z2, z3, queue, label, own):
-    return nt_xent_two_views(z1, z2, temperature=0.2, anchors=own)
-
-
-def hinge(z1, z2, z3, queue, label, own):
-    return energy_hinge(z1, z2, z3, margin=0.3, anchors=own)
-
-
-def nested(z1, z2, z3, queue, label, own):
-    return matryoshka(z1, z2, z3, widths=[6, 3], temperature=0.2, anchors=own)
-
-
-def khosla(z1, z2, z3, queue, label, own):
-    return supervised_contrastive(torch.cat([z1, z2]), label.repeat(2), 0.2, own)
-
-
-LOSSES = [simcse, simclr, hinge, nested, khosla]
-ROWS, ANCHORS = 7, {simclr: 14, khosla: 14}
+# of views, a queue, labels and the worker's own anchors
+LOSSES = {
+    "simcse": lambda z1, z2, z3, queue, label, own: nt_xent(
+        cosines(z1[own], z2), cosines(z1[own], z3), temperature=0.2, hard_negative_weight=0.7,
+        queue_AQ=cosines(z1[own], queue), first=own.start,
+    ),
+    "simclr": lambda z1, z2, z3, queue, label, own: nt_xent_two_views(z1, z2, temperature=0.2, anchors=own),
+    "hinge": lambda z1, z2, z3, queue, label, own: energy_hinge(z1, z2, z3, margin=0.3, anchors=own),
+    "nested": lambda z1, z2, z3, queue, label, own: matryoshka(
+        z1, z2, z3, widths=[6, 3], temperature=0.2, anchors=own,
+    ),
+    "khosla": lambda z1, z2, z3, queue, label, own: supervised_contrastive(
+        torch.cat([z1, z2]), label.repeat(2), 0.2, own,
+    ),
+}  # fmt: skip
+ROWS, ANCHORS = 7, {"simclr": 14, "khosla": 14}
 
 
 def rows_of(number: int, width: int = 8) -> list[torch.Tensor]:
@@ -59,7 +46,7 @@ def labels_of(number: int) -> torch.Tensor:
 
 def value_and_gradients(loss, worker: Group):
     views = rows_of(ROWS)
-    value = worker.over_blocks(ANCHORS.get(loss, ROWS), lambda own: loss(*views, labels_of(ROWS), own))
+    value = worker.over_blocks(ANCHORS.get(loss, ROWS), lambda own: LOSSES[loss](*views, labels_of(ROWS), own))
     return value, torch.autograd.grad(value, views, allow_unused=True, materialize_grads=True)
 
 
@@ -78,16 +65,8 @@ def test_the_mean_over_workers_is_the_whole_loss(loss, size):
 
 def kept(loss, worker: Group, number: int) -> int:
     """Return the bytes that a worker keeps for the gradient of a batch's loss."""
-    views, held = rows_of(number, width=4), {}
-
-    def keep(tensor):
-        held[tensor.untyped_storage().data_ptr()] = (tensor, tensor.untyped_storage().nbytes())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        rows = ANCHORS.get(loss, ROWS) * number // ROWS
-        worker.over_blocks(rows, lambda own: loss(*views, labels_of(number), own))
-    return sum(size for _, size in held.values())
+    views, labels, rows = rows_of(number, width=4), labels_of(number), ANCHORS.get(loss, ROWS) * number // ROWS
+    return kept_bytes(lambda: worker.over_blocks(rows, lambda own: LOSSES[loss](*views, labels, own)))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -25,9 +25,7 @@ ROWS, WIDTH, QUEUE = 6, 5, 3
 @pytest.fixture
 def vectors() -> tuple[torch.Tensor, ...]:
     """Anchors, positives, hard negatives and a queue."""
-    generator = torch.Generator().manual_seed(7)
-    sizes = (ROWS, ROWS, ROWS, QUEUE)
-    return tuple(torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64) for rows in sizes)
+    return tuple(torch.randn(rows, WIDTH, dtype=torch.float64) for rows in (ROWS, ROWS, ROWS, QUEUE))
 
 
 @pytest.fixture
@@ -82,12 +80,9 @@ def reference_hinge(z1, z2, z3, *, margin) -> float:
 def test_nt_xent(vectors, temperature, weight, triplets, queued):
     z1, z2, z3, queue = vectors
     found = nt_xent(
-        cosines(z1, z2),
-        cosines(z1, z3) if triplets else None,
-        temperature=temperature,
-        hard_negative_weight=weight,
+        cosines(z1, z2), cosines(z1, z3) if triplets else None, temperature=temperature, hard_negative_weight=weight,
         queue_AQ=cosines(z1, queue) if queued else None,
-    )
+    )  # fmt: skip
     lists = z1.tolist(), z2.tolist(), z3.tolist() if triplets else (), queue.tolist() if queued else ()
     assert found.item() == pytest.approx(reference_nt_xent(*lists, temperature=temperature, weight=weight), abs=1e-10)
 
@@ -100,15 +95,12 @@ def test_two_views(views, temperature):
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.2, 1.0])
-def test_energy_hinge(views, margin):
+def test_energy_hinge_is_that_by_hand_and_zero_where_every_positive_wins_by_the_margin(views, margin):
     expected = reference_hinge(*(z.tolist() for z in views), margin=margin)
     assert expected > 0
     assert energy_hinge(*views, margin=margin).item() == pytest.approx(expected, abs=1e-10)
-
-
-def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
     z1 = torch.eye(4, dtype=torch.float64)
-    assert energy_hinge(z1, z1, -z1, margin=0.2).item() == 0.0
+    assert energy_hinge(z1, z1, -z1, margin=margin).item() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -154,12 +146,16 @@ SHARE = RNG.dirichlet(np.ones(3), size=4)
 OWN = np.array([2, NO_DOCUMENT, 0, 8])
 
 
-def found(queries=QUERIES, documents=DOCUMENTS, place=PLACE, share=SHARE, own=OWN, temperature=0.3):
-    tensors = (torch.from_numpy(np.asarray(value)) for value in (queries, documents, place, share, own))
-    return collection_cross_entropy(*tensors, temperature=temperature).item()
+def tensors(place=PLACE, share=SHARE):
+    return tuple(map(torch.from_numpy, (QUERIES, DOCUMENTS, place, share, OWN)))
+
+
+def found(*given):
+    return collection_cross_entropy(*tensors(*given), temperature=0.3).item()
 
 
 def test_it_is_the_cross_entropy_over_all_documents_but_the_own():
+    """For which a share of zero adds nothing."""
     unit = [values / np.linalg.norm(values, axis=1, keepdims=True) for values in (QUERIES, DOCUMENTS)]
     losses = []
     for row, own in enumerate(OWN):
@@ -167,23 +163,14 @@ def test_it_is_the_cross_entropy_over_all_documents_but_the_own():
         logs = dict(zip(candidates, log_softmax(unit[0][row] @ unit[1][candidates].T / 0.3), strict=True))
         losses.append(-sum(share * logs[place] for share, place in zip(SHARE[row], PLACE[row], strict=True)))
     assert found() == pytest.approx(np.mean(losses), rel=1e-12)
-
-
-def test_a_share_of_zero_for_the_own_document_adds_nothing():
     with_own = np.column_stack([PLACE, np.maximum(OWN, 0)]), np.column_stack([SHARE, np.zeros(4)])
-    assert found(place=with_own[0], share=with_own[1]) == pytest.approx(found(), rel=1e-12)
+    assert found(*with_own) == pytest.approx(found(), rel=1e-12)
 
 
-def tensors(*values):
-    return tuple(torch.from_numpy(np.asarray(value)) for value in values)
-
-
-def test_a_sample_of_all_documents_is_the_whole_collection():
-    given = tensors(QUERIES, DOCUMENTS, PLACE, SHARE, OWN)
-    sampled = sampled_cross_entropy(*given, torch.arange(9), temperature=0.3)
+@pytest.mark.parametrize("size", [9, 0])
+def test_a_sample_of_all_documents_and_of_none_is_the_whole_collection(size):
+    sampled = sampled_cross_entropy(*tensors(), torch.arange(size), temperature=0.3)
     assert sampled.item() == pytest.approx(found(), rel=1e-12)
-    none = sampled_cross_entropy(*given, torch.arange(0), temperature=0.3)
-    assert none.item() == pytest.approx(found(), rel=1e-12)
 
 
 def test_a_step_reads_the_documents_it_ranks_alone():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,9 +23,8 @@ from tests.tiny import make_backbone_folder
 
 
 def test_minilm_comes_from_the_installed_package_and_from_no_other_bytes(monkeypatch):
-    def download(*_, **__):  # the hub cannot be reached and nothing is cached, whatever this machine has
-        raise backbone_files.LocalEntryNotFoundError("no connection")
-
+    # the hub cannot be reached and nothing is cached, whatever this machine has
+    download = Mock(side_effect=backbone_files.LocalEntryNotFoundError("no connection"))
     monkeypatch.setattr(backbone_files, "snapshot_download", download)
     files = find_backbone(MINILM)
     assert (files.name, files.sha256) == (MINILM, MINILM_SHA256)
@@ -45,11 +45,9 @@ def test_other_hub_id_without_network_is_one_line_and_not_tried_again(monkeypatc
 
 
 def test_pooling_follows_the_folder(tmp_path):
-    found = {}
     for pooling in ("mean", "cls", None):
         folder = make_backbone_folder(tmp_path / str(pooling), "bert", pooling=pooling)
-        found[pooling] = backbone_of(folder).pooling
-    assert found == {"mean": "mean", "cls": "cls", None: "cls"}
+        assert backbone_of(folder).pooling == (pooling or "cls")
     (tmp_path / "None/1_Pooling").mkdir()
     (tmp_path / "None/1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')  # of recent versions
     assert SentenceEncoder.load(tmp_path / "None").pooler == "mean"

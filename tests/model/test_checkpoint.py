@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +21,7 @@ from tests.parts import backbone_of, refusal
 from tests.tiny import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
-# family, prompt and options
-FULL: dict[str, tuple[str, str | None, dict[str, Any]]] = {
-    "roberta full with prompt": ("roberta", "key_value", {"trained": "full", "mlp": "always"}),
-    "roberta no position shift": ("roberta", "key_value", {"position_shift": False}),
-}
+FULL = {"roberta full with prompt": ("roberta", "key_value", {"trained": "full", "mlp": "always"})}
 
 
 def save(encoder, folder, facts=None):
@@ -40,14 +35,6 @@ def checkpoint(bert, tmp_path):
     return save(make_encoder(bert, "key_value", mlp="always"), tmp_path / "checkpoint")
 
 
-def refused(folder, **options) -> str:
-    """The one line that loading the checkpoint ends with."""
-    return refusal(SentenceEncoder.load, folder, **options)
-
-
-# ---- there and back -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("family", "kind", "options"), (ROWS | PARTS | FULL).values(), ids=ROWS | PARTS | FULL)
 def test_encodes_the_same_after_saving_and_loading(tiny_folders, tmp_path, family, kind, options):
     backbone = backbone_of(tiny_folders[family])
@@ -56,44 +43,29 @@ def test_encodes_the_same_after_saving_and_loading(tiny_folders, tmp_path, famil
     for normalize in (True, False):
         expected = encoder.encode(SENTENCES, normalize=normalize)
         np.testing.assert_array_equal(loaded.encode(SENTENCES, normalize=normalize), expected)
-    bare = SentenceEncoder.load(backbone.files.folder).encode(SENTENCES)
-    found = loaded.encode(SENTENCES)
-    assert np.abs(bare[:, : loaded.dimension] - found).max() > 1e-3, "the checkpoint is the bare backbone"
     assert not loaded.training
 
 
-def test_parts_that_need_a_backbone_of_their_own_come_back(tmp_path):
-    """Words that are narrower than the layers, and a projector that started as the MLM head's."""
+def test_parts_that_no_such_row_has_come_back(bert, tmp_path):
+    """Words narrower than the layers, a projector that started as the MLM head's, and maps that labels made."""
     narrow = backbone_of(make_family_folder(tmp_path / "electra", "electra"))
     headed = backbone_of(make_backbone_folder(tmp_path / "headed", "bert", head=True))
-    for encoder in (
-        make_encoder(narrow, "input"), make_encoder(headed, "key_value", mlp="always", projector="mlm_transform"),
-    ):  # fmt: skip
-        loaded = load_checkpoint(save(encoder, tmp_path / f"of-{encoder.backbone.family.name}"))
+    mapped = [make_encoder(bert, "key_value", pooler="mean") for _ in range(2)]
+    for encoder, kind in zip(mapped, ("discriminant", "linear"), strict=True):
+        encoder.post = POST[kind](np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32))
+    of_the_head = make_encoder(headed, "key_value", mlp="always", projector="mlm_transform")
+    for number, encoder in enumerate((make_encoder(narrow, "input"), of_the_head, *mapped)):
+        loaded = load_checkpoint(save(encoder, tmp_path / str(number)))
+        assert loaded.dimension == encoder.dimension == (7 if encoder in mapped else 32)
         np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
 
 
-@pytest.mark.parametrize(("kind", "dimension"), [("discriminant", 7), ("linear", 7)])
-def test_post_processing_comes_back(bert, tmp_path, kind, dimension):
-    encoder = make_encoder(bert, "key_value", pooler="mean")
-    encoder.post = POST[kind](np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32))
-    loaded = load_checkpoint(save(encoder, tmp_path / "checkpoint"))
-    assert loaded.dimension == encoder.dimension == dimension
-    np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
-
-
-# ---- refused ------------------------------------------------------------------------------------------------------
-
-
-def test_a_flipped_bit_is_noticed(checkpoint):
+def test_a_flipped_bit_and_a_config_that_was_edited_are_noticed(checkpoint):
     path = checkpoint / WEIGHTS_FILE
     content = bytearray(path.read_bytes())
     content[-3] ^= 1  # in a number, which stays finite
     path.write_bytes(content)
-    assert refused(checkpoint).startswith(f"{path}: does not match checkpoint.json")
-
-
-def test_a_config_that_was_edited_is_noticed(checkpoint):
+    assert refusal(SentenceEncoder.load, checkpoint).startswith(f"{path}: does not match checkpoint.json")
     whole = (checkpoint / CONFIG_FILE).read_text()
     for change in (
         lambda config: config["facts"].update(dev_spearman=99.0),
@@ -102,7 +74,7 @@ def test_a_config_that_was_edited_is_noticed(checkpoint):
     ):
         change(config := json.loads(whole))
         (checkpoint / CONFIG_FILE).write_text(json.dumps(config))
-        assert f"{checkpoint / CONFIG_FILE}: changed since it was written" in refused(checkpoint)
+        assert f"{checkpoint / CONFIG_FILE}: changed since it was written" in refusal(SentenceEncoder.load, checkpoint)
 
 
 def test_identity_follows_the_weights_and_not_what_was_noted_beside_them(bert, tmp_path):
@@ -134,7 +106,7 @@ def test_a_config_or_weights_that_somebody_sealed_by_hand(checkpoint):
     config, weights = json.loads((checkpoint / CONFIG_FILE).read_text()), load_file(checkpoint / WEIGHTS_FILE)
     for changes, reason in BY_HAND:
         write_manifest(checkpoint, Kind.CHECKPOINT, config | changes)
-        message = refused(checkpoint)
+        message = refusal(SentenceEncoder.load, checkpoint)
         assert message.startswith(f"{checkpoint / CONFIG_FILE}: ") and reason in message
     table = weights.pop("prompt.table")
     for others, reason in (
@@ -144,15 +116,12 @@ def test_a_config_or_weights_that_somebody_sealed_by_hand(checkpoint):
     ):
         save_file(others, checkpoint / WEIGHTS_FILE)
         write_manifest(checkpoint, Kind.CHECKPOINT, config | {"files": {}})
-        assert f"{checkpoint / WEIGHTS_FILE}: {reason}" in refused(checkpoint)
-
-
-# ---- the backbone under it ----------------------------------------------------------------------------------------
+        assert f"{checkpoint / WEIGHTS_FILE}: {reason}" in refusal(SentenceEncoder.load, checkpoint)
 
 
 def test_another_backbone_is_refused_by_its_bytes(checkpoint, bert, tmp_path):
     other = make_backbone_folder(tmp_path / "other", "bert", seed=1)
-    message = refused(checkpoint, backbone=str(other))
+    message = refusal(SentenceEncoder.load, checkpoint, backbone=str(other))
     found = find_backbone(str(other)).sha256
     assert found != bert.files.sha256
     for part in (bert.files.name, bert.files.sha256[:12], str(other), found[:12]):
@@ -164,9 +133,8 @@ def test_backbone_that_moved_is_found_where_the_caller_says(tiny_folders, tmp_pa
     encoder = make_encoder(backbone_of(first), "key_value")
     folder = save(encoder, tmp_path / "checkpoint")
     moved = first.rename(tmp_path / "moved")
-    message = refused(folder)
-    assert str(first) in message
-    assert "backbone=" in message
+    message = refusal(SentenceEncoder.load, folder)
+    assert str(first) in message and "backbone=" in message
     expected, before = encoder.encode(SENTENCES), identity_of(folder)
     np.testing.assert_array_equal(SentenceEncoder.load(folder, backbone=str(moved)).encode(SENTENCES), expected)
     config = json.loads((folder / CONFIG_FILE).read_text())

@@ -28,8 +28,8 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(params=list(CASES))
-def case(request, folders):
-    return request.param, folders[request.param]
+def folder(request, folders):
+    return folders[request.param]
 
 
 # one of each model class; the others differ in size or in the order of their layers
@@ -70,9 +70,7 @@ def attend(query, key, value, mask, scaling, prefix):
             bias = np.zeros((length, length)) if mask is None else mask[b % len(mask), h % mask.shape[1]].numpy()
             if prefix is not None:
                 keys, values = (np.concatenate([new[kv], old]) for new, old in zip(prefix, (keys, values), strict=True))
-                bias = np.concatenate(
-                    [np.zeros((length, len(prefix[0][kv]))), np.broadcast_to(bias, (length, length))], 1
-                )
+                bias = np.pad(np.broadcast_to(bias, (length, length)), ((0, 0), (len(prefix[0][kv]), 0)))
             scores = query[b, h] @ keys.T * scaling + bias
             share = np.exp(scores - scores.max(axis=1, keepdims=True))
             out[b, :, h] = share / share.sum(axis=1, keepdims=True) @ values
@@ -88,11 +86,8 @@ class Reference:
         AttentionInterface.register("written_out", self._interface)
         AttentionMaskInterface.register("written_out", eager_mask)
         if self.model.config.model_type == "mpnet":
-            forward = self._mpnet
             monkeypatch.setattr(
-                modeling_mpnet.MPNetSelfAttention,
-                "forward",
-                lambda module, *args, **more: forward(module, *args, **more),
+                modeling_mpnet.MPNetSelfAttention, "forward", lambda *given, **more: self._mpnet(*given, **more)
             )
         self.model.set_attn_implementation("eager" if self.model.config.model_type == "mpnet" else "written_out")
 
@@ -139,8 +134,7 @@ def real(states_BLD, mask_BL):
 
 
 @pytest.mark.parametrize(("kind", "shift"), [("key_value", 3), ("hidden_state", 0)])
-def test_states_equal_the_library_with_attention_written_out(case, rows, kind, shift, monkeypatch):
-    _, folder = case
+def test_states_equal_the_library_with_attention_written_out(folder, rows, kind, shift, monkeypatch):
     encoder = prompted(backbone_of(folder), kind, 3, position_shift=bool(shift), pooler="mean").double()
     with torch.no_grad():
         prefix = encoder.prefix()
@@ -152,8 +146,7 @@ def test_states_equal_the_library_with_attention_written_out(case, rows, kind, s
     assert np.abs(real(found, rows[1]) - real(bare, rows[1])).max() > 0.05, "the prompt changed nothing"
 
 
-def test_gradient_equals_finite_differences(case, rows):
-    _, folder = case
+def test_gradient_equals_finite_differences(folder, rows):
     encoder = prompted(backbone_of(folder), length=3, position_shift=False, pooler="mean").double()
     table, generator = encoder.prompt.table, torch.Generator().manual_seed(5)
     target = torch.randn((len(LENGTHS), encoder.dimension), generator=generator, dtype=torch.float64)
@@ -179,14 +172,13 @@ def test_exported_bundle_equals_torch(distinct, tmp_path):
     encoder = prompted(backbone, length=3, position_shift=shift, pooler=pooler)
     with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
         pass
-    onnx = OnnxEncoder(tmp_path / "bundle", provider="cpu")
+    expected = encoder.encode(SENTENCES)
     nodes = load_graph(tmp_path / "bundle" / "model.onnx", load_external_data=False).graph.node
     assert sum(node.op_type == "Attention" for node in nodes) == backbone.layers
-    np.testing.assert_allclose(onnx.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
-    alone = np.stack([onnx.encode(text) for text in SENTENCES])
-    np.testing.assert_allclose(alone, encoder.encode(SENTENCES), atol=2e-6)
-    openvino = OnnxEncoder(tmp_path / "bundle", provider="openvino")
-    np.testing.assert_allclose(openvino.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
+    for provider in ("cpu", "openvino"):
+        served = OnnxEncoder(tmp_path / "bundle", provider=provider)
+        np.testing.assert_allclose(served.encode(SENTENCES), expected, atol=2e-6)
+        np.testing.assert_allclose(np.stack([served.encode(text) for text in SENTENCES]), expected, atol=2e-6)
 
 
 def test_dropout_of_attention_makes_two_copies_differ(distinct, rows):
@@ -194,10 +186,8 @@ def test_dropout_of_attention_makes_two_copies_differ(distinct, rows):
     encoder = sentence_encoder(backbone, pooler="mean").train()
     backbone.set_attention_dropout(0.5)
     backbone.switch_dropout_off()
-    first, second = (embed(encoder, *rows) for _ in range(2))
-    assert torch.equal(first, second)
+    assert torch.equal(embed(encoder, *rows), embed(encoder, *rows))
     backbone.set_attention_dropout(0.3)
-    first, second = (embed(encoder, *rows) for _ in range(2))
-    assert (first - second).abs().max() > 1e-4
+    assert (embed(encoder, *rows) - embed(encoder, *rows)).abs().max() > 1e-4
     encoder.eval()
     assert torch.equal(embed(encoder, *rows), embed(encoder, *rows))

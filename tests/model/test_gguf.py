@@ -20,7 +20,7 @@ gguf = pytest.importorskip("gguf")
 
 WORDS = [*sorted(ByteLevel.alphabet()), "ca", "cat", "Ġcat", "<|endoftext|>"]
 MERGES = ["c a", "ca t", "Ġ cat"]
-CONTROL = 3
+CONTROL, Q8 = 3, gguf.GGMLQuantizationType.Q8_0
 SHAPE = {
     "vocab_size": len(WORDS), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
@@ -57,16 +57,14 @@ def write(path, model, *, quantised=False, pooling=None):
     writer.add_token_merges(MERGES)
     tables = {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
     for name, value in model.state_dict().items():
-        weight = value.numpy()
-        if name in tables:
-            writer.add_tensor(tables[name], weight)
-            continue
-        layer, part = name.removeprefix("layers.").removesuffix(".weight").split(".", 1)
-        heads = {"self_attn.q_proj": 4, "self_attn.k_proj": 2}.get(part)
-        weight = weight if heads is None else as_llama_cpp_rotates(weight, heads)
-        kind = gguf.GGMLQuantizationType.Q8_0 if quantised and part == "mlp.up_proj" else None
-        packed = weight if kind is None else gguf.quantize(weight, kind)
-        writer.add_tensor(f"blk.{layer}.{NAMES[part]}.weight", packed, raw_dtype=kind)
+        weight, kind = value.numpy(), None
+        if name not in tables:
+            layer, part = name.removeprefix("layers.").removesuffix(".weight").split(".", 1)
+            if heads := {"self_attn.q_proj": 4, "self_attn.k_proj": 2}.get(part):
+                weight = as_llama_cpp_rotates(weight, heads)
+            if quantised and part == "mlp.up_proj":
+                weight, kind = gguf.quantize(weight, Q8), Q8
+        writer.add_tensor(tables.get(name) or f"blk.{layer}.{NAMES[part]}.weight", weight, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -84,25 +82,21 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "assets"
 
 
-@pytest.mark.parametrize(("pooling", "pool"), [
-    (None, lambda states: states[-1]), (0, lambda states: states[-1]), (1, lambda states: states.mean(dim=0)),
-    (2, lambda states: states[0]), (3, lambda states: states[-1]),
-])  # fmt: skip
-def test_it_gives_the_states_that_were_written_pooled_as_the_file_says(model, tmp_path, pooling, pool):
-    """A family of decoders takes the last token where nothing is said."""
-    write(tmp_path / "tiny.gguf", model, pooling=pooling)
-    encoder = SentenceEncoder.load(str(tmp_path / "tiny.gguf"))
-    backbone = encoder.backbone
-    assert (backbone.family.name, backbone.layers, backbone.heads) == ("llama", 2, 2)
-    assert backbone.tokenizer.encode("a cat").tokens == ["a", "Ġcat"]
-    with torch.no_grad():
-        states = model(torch.tensor([backbone.tokenizer.encode("a cat cat").ids])).last_hidden_state[0]
-    np.testing.assert_allclose(encoder.encode("a cat cat", normalize=False), pool(states), atol=1e-5)
-
-
-def test_a_pooling_that_gives_no_vector_is_refused_unless_another_one_is_chosen(model, tmp_path):
-    write(tmp_path / "tiny.gguf", model, pooling=4)
-    files = find_backbone(str(tmp_path / "tiny.gguf"))
+def test_it_gives_the_states_that_were_written_pooled_as_the_file_says(model, tmp_path):
+    """A family of decoders takes the last token where nothing is said; what ranks gives no vector."""
+    path = tmp_path / "tiny.gguf"
+    for pooling in (None, 0, 1, 2, 3):
+        write(path, model, pooling=pooling)
+        encoder = SentenceEncoder.load(str(path))
+        backbone = encoder.backbone
+        assert (backbone.family.name, backbone.layers, backbone.heads) == ("llama", 2, 2)
+        assert backbone.tokenizer.encode("a cat").tokens == ["a", "Ġcat"]
+        with torch.no_grad():
+            states = model(torch.tensor([backbone.tokenizer.encode("a cat cat").ids])).last_hidden_state[0]
+        expected = {1: states.mean(dim=0), 2: states[0]}.get(pooling, states[-1])
+        np.testing.assert_allclose(encoder.encode("a cat cat", normalize=False), expected, atol=1e-5)
+    write(path, model, pooling=4)
+    files = find_backbone(str(path))
     assert "pools by rank, which is neither mean, cls nor last; choose one with pooler" in refusal(load_backbone, files)
     assert load_backbone(files, "mean").pooling == "mean"
 
@@ -112,8 +106,7 @@ def test_blocks_are_unpacked_as_the_format_says(model, tmp_path, cache):
     files = find_backbone(str(tmp_path / "tiny.gguf"))
     found = load_backbone(files).model.layers[1].mlp.up_proj.weight.detach().numpy()
     written = model.layers[1].mlp.up_proj.weight.detach().numpy()
-    packed = gguf.quantize(written, gguf.GGMLQuantizationType.Q8_0)
-    np.testing.assert_array_equal(found, gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0))
+    np.testing.assert_array_equal(found, gguf.dequantize(gguf.quantize(written, Q8), Q8))
     assert not np.array_equal(found, written)
     assert "quantization_config" not in json.loads((files.folder / "config.json").read_text())
     assert cache in files.folder.parents

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,33 +66,28 @@ def models(tmp_path_factory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture
-def outcome():
-    """Load a folder and embed a text; return the line that refuses it, or nothing."""
+def outcome(folder: Path) -> str:
+    """Load a folder and embed a text, in five seconds; return the line that refuses it, or nothing."""
 
     def late(*_: object) -> None:
         raise Slow
 
-    def get(folder: Path) -> str:
-        usual = signal.signal(signal.SIGALRM, late)
-        signal.setitimer(signal.ITIMER_REAL, 5)
-        try:
-            vectors = SentenceEncoder.load(folder).encode(["the cat sleeps", ""])
-        except CseError as error:
-            assert "\n" not in str(error)
-            assert len(str(error)) < 600
-            return str(error)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, usual)
-        assert np.isfinite(vectors).all()
-        return ""
-
-    return get
+    usual = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 5)
+    try:
+        vectors = SentenceEncoder.load(folder).encode(["the cat sleeps", ""])
+    except CseError as error:
+        assert "\n" not in str(error) and len(str(error)) < 600
+        return str(error)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+    assert np.isfinite(vectors).all()
+    return ""
 
 
 @pytest.mark.parametrize(("model", "key"), [("bert", key) for key in COUNTS] + [("qwen3", key) for key in ROTARY])
-def test_a_value_of_the_configuration(models, outcome, tmp_path, model, key):
+def test_a_value_of_the_configuration(models, tmp_path, model, key):
     folder = shutil.copytree(models[model], tmp_path / "model")
     path = folder / "config.json"
     usual = json.loads(path.read_text())
@@ -111,7 +107,7 @@ def test_a_value_of_the_configuration(models, outcome, tmp_path, model, key):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file(models, outcome, tmp_path, name):
+def test_a_file(models, tmp_path, name):
     folder = shutil.copytree(models["bert"], tmp_path / "model")
     usual = json.loads((folder / "config.json").read_text())
     for value in FILES[name]:
@@ -122,15 +118,13 @@ def test_a_file(models, outcome, tmp_path, name):
         assert outcome(folder), f"{value!r:.80} was taken"
 
 
-def with_template(tree: dict[str, Any], piece: dict[str, Any], times: int) -> dict[str, Any]:
-    post = tree["post_processor"]
-    return tree | {"post_processor": post | {"single": [*post["single"], *[piece] * times]}}
+def around(tree: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The tokenizer with something else around a text."""
+    return tree | {"post_processor": tree["post_processor"] | {key: value(tree["post_processor"][key])}}
 
 
-def special(tree: dict[str, Any], ids: list[int]) -> dict[str, Any]:
-    post = tree["post_processor"]
-    sep = {"id": "[SEP]", "ids": ids, "tokens": ["[SEP]"] * len(ids)}
-    return tree | {"post_processor": post | {"special_tokens": post["special_tokens"] | {"[SEP]": sep}}}
+def separator(*ids: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda special: special | {"[SEP]": {"id": "[SEP]", "ids": ids, "tokens": ["[SEP]"] * len(ids)}}
 
 
 PADDED = {"direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]", "pad_to_multiple_of": None}
@@ -138,17 +132,17 @@ SEP, TEXT = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, {"Sequence": {"id":
 TOKENIZERS: list[tuple[str, Any]] = [
     ("tokens up to id 64, and the model 64",
      lambda tree: tree | {"model": tree["model"] | {"vocab": tree["model"]["vocab"] | {"x": 64}}}),
-    ("tokens up to id 900, and the model 64", lambda tree: special(tree, [900])),
-    ("puts 500,001 tokens around", lambda tree: special(tree, [3] * 500_000)),
-    ("puts 100,002 tokens around", lambda tree: with_template(tree, SEP, 100_000)),
-    ("a template that repeats the text", lambda tree: with_template(tree, TEXT, 100_000)),
+    ("tokens up to id 900, and the model 64", lambda tree: around(tree, "special_tokens", separator(900))),
+    ("puts 500,001 tokens around", lambda tree: around(tree, "special_tokens", separator(*[3] * 500_000))),
+    ("puts 100,002 tokens around", lambda tree: around(tree, "single", lambda own: [*own, *[SEP] * 100_000])),
+    ("a template that repeats the text", lambda tree: around(tree, "single", lambda own: [*own, *[TEXT] * 100_000])),
     ("puts 4,000,000,000 tokens around", lambda tree: tree | {"padding": PADDED | {"strategy": {"Fixed": 4 * 10**9}}}),
     ("", lambda tree: tree | {"padding": PADDED | {"strategy": {"Fixed": 128}}}),  # which models of the hub have
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("reason", "change"), TOKENIZERS, ids=[reason for reason, _ in TOKENIZERS])
-def test_a_tokenizer(models, outcome, tmp_path, reason, change):
+def test_a_tokenizer(models, tmp_path, reason, change):
     folder = shutil.copytree(models["bert"], tmp_path / "model")
     tree = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(change(tree)))
@@ -157,7 +151,7 @@ def test_a_tokenizer(models, outcome, tmp_path, reason, change):
 
 
 @pytest.mark.parametrize("shape", [(31,), (32, 32, 1), (16, 31), (0, 32)])
-def test_a_layer_behind_the_pooling(models, outcome, tmp_path, shape):
+def test_a_layer_behind_the_pooling(models, tmp_path, shape):
     folder = shutil.copytree(models["bert"], tmp_path / "model")
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
     (folder / "modules.json").write_text(json.dumps([{"path": p, "type": f"{ST}{kind}"} for p, kind in kinds]))
@@ -169,7 +163,7 @@ def test_a_layer_behind_the_pooling(models, outcome, tmp_path, shape):
         assert "2_Dense" in outcome(folder)
 
 
-def test_weights_that_are_none(models, outcome, tmp_path):
+def test_weights_that_are_none(models, tmp_path):
     folder = shutil.copytree(models["bert"], tmp_path / "model")
     path = folder / "model.safetensors"
     content = path.read_bytes()

@@ -1,16 +1,25 @@
-"""Layers beside numpy: the cheap dropout has the distribution of torch's, a read-out by convolutions, unigram draws."""
+"""Layers beside numpy: the cheap dropout has the distribution of torch's, attention, convolutions, packed rows."""
 
 from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from cse.model.dropout import Dropout, dropout, replace_dropout
+from cse.model.dropout import dropout
+from cse.model.encoder import Encoder
 from cse.model.mlm_head import UnigramGenerator
-from cse.model.passes import prefix_attention
+from cse.model.passes import Packed, pack_rows, prefix_attention
 from cse.model.pooling import TokenCnn
+from cse.settings.train import TrainSettings
+from cse.training.batch import Batcher
+from tests.parts import PLAIN, prompted
+from tests.training.systems import CPU, make_system
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -49,23 +58,6 @@ def test_compiled_it_draws_the_same_masks():
     assert torch.equal(*drawn) and len(drawn[0].unique()) == 4
 
 
-def test_every_dropout_of_a_backbone_is_replaced(bert):
-    kinds = [type(module) for module in bert.model.modules()]
-    assert kinds.count(Dropout) == 1 + 3 * bert.layers
-    assert kinds.count(nn.Dropout) == 0
-    assert replace_dropout(nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Dropout(0.1)))) == 2
-
-
-def attention_inputs(dtype):
-    """Queries, keys and values ``(2, 3, 5, 4)``, a mask over 2 prompt columns and 5 tokens, and prompts."""
-    torch.manual_seed(2)
-    qkv = torch.randn(3, 2, 3, 5, 4, dtype=dtype)
-    mask = torch.ones(2, 1, 1, 7, dtype=torch.bool)
-    mask[1, ..., -2:] = False
-    shared, per_row = torch.randn(2, 3, 2, 4, dtype=torch.float64), torch.randn(2, 2, 3, 2, 4, dtype=torch.float64)
-    return qkv, mask, {"shared": shared, "per row": per_row}
-
-
 @pytest.mark.parametrize("prompt", ["shared", "per row"])
 @pytest.mark.parametrize("scaling", [None, 0.3])
 @pytest.mark.parametrize("probability", [0.0, 0.2])
@@ -74,16 +66,18 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
     """In training and at inference, up to the draw of the mask: ``softmax(Q [Pk; K]^T scale + mask) [Pv; V]``."""
     drawn = []
     monkeypatch.setattr("cse.model.passes.cheap_dropout", lambda share, p: drawn.append(p) or 2 * share)
-    (query, key, value), mask, prompts = attention_inputs(torch.float64)
+    (query, key, value), mask = torch.randn(3, 2, 3, 5, 4).double(), torch.ones(2, 1, 1, 7, dtype=torch.bool)
+    mask[1, ..., -2:] = False  # of 2 prompt columns and 5 tokens
+    prompts = torch.randn(2, 3, 2, 4).double() if prompt == "shared" else torch.randn(2, 2, 3, 2, 4).double()
     given = {"dropout": probability} if probability else {}
     with torch.set_grad_enabled(training):
         found, weights = prefix_attention(
-            nn.Identity(), query, key, value, mask, scaling=scaling, prefix=tuple(prompts[prompt]), **given
+            nn.Identity(), query, key, value, mask, scaling=scaling, prefix=tuple(prompts), **given
         )
     expected = torch.zeros(2, 5, 3, 4, dtype=torch.float64)
     for b in range(2):
         for h in range(3):
-            own_key, own_value = (t[h] if prompt == "shared" else t[b, h] for t in prompts[prompt])
+            own_key, own_value = (t[h] if prompt == "shared" else t[b, h] for t in prompts)
             keys, values = torch.cat([own_key, key[b, h]]), torch.cat([own_value, value[b, h]])
             scores = query[b, h] @ keys.T * (0.5 if scaling is None else scaling)
             share = scores.exp() * mask[b, 0, 0]
@@ -91,14 +85,6 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
     assert weights is None
     assert drawn == ([probability] if training or probability else [])
     torch.testing.assert_close(found, 2 * expected if drawn else expected, atol=1e-12, rtol=0)
-
-
-def test_attention_of_half_precision_takes_a_float32_prompt():
-    (query, key, value), mask, prompts = attention_inputs(torch.bfloat16)
-    block = tuple(prompts["shared"].float())
-    found, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=0.2, prefix=block)
-    assert found.dtype == torch.bfloat16
-    assert torch.isfinite(found).all()
 
 
 @pytest.mark.parametrize("width", [12, 32])
@@ -130,3 +116,77 @@ def test_the_ends_of_unigram_draws_are_words_of_the_text():
     generator = UnigramGenerator(columns, 8, special=(2, 3))
     ends = generator.propose(np.zeros((1, 2), int), np.ones((1, 2), int), np.array([[0.0, 1.0 - 1e-16]]))
     assert set(ends[0].tolist()) <= {5, 6}
+
+
+ROWS = np.array([3, 17, 0, 9, 31])
+
+
+def attend_in_words(query_BHTK, key_BHTK, value_BHTK, prefix, packed, *, dropout, scaling):
+    """What the kernel computes without dropout, row by row."""
+    rows = []
+    for start, end in zip(packed.starts.tolist(), packed.starts.tolist()[1:], strict=False):
+        query, key, value = (x[0, :, start:end] for x in (query_BHTK, key_BHTK, value_BHTK))
+        if prefix is not None:
+            key, value = (torch.cat([own.to(x.dtype), x], dim=1) for own, x in zip(prefix, (key, value), strict=True))
+        rows.append((query @ key.transpose(1, 2) * scaling).softmax(dim=-1) @ value)
+    return torch.cat(rows, dim=1).transpose(0, 1)[None]
+
+
+@pytest.fixture
+def packs(monkeypatch):
+    """Pack rows on the CPU, which has no kernel."""
+    monkeypatch.setattr(Encoder, "packs", lambda *_: True)
+    monkeypatch.setitem(sys.modules, "cse.model.packed_attention", SimpleNamespace(attend=attend_in_words))
+
+
+@pytest.mark.parametrize("multiple", [1, 8, 64])
+def test_packing_and_padding_again(multiple):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 7, 9)
+    mask_BL = (np.arange(7) < lengths[:, None]).astype(np.int64)
+    places, starts = pack_rows(mask_BL, multiple)
+    packed = Packed(torch.from_numpy(places), torch.from_numpy(starts), 7)
+    values = torch.from_numpy(rng.normal(size=(9, 7, 2)))
+    assert len(places) == starts[-1] == -(-lengths.sum() // multiple) * multiple
+    assert np.diff(starts)[:9].tolist() == lengths.tolist() and np.diff(starts).max() <= 7
+    assert torch.equal(packed.pad(packed.pack(values), 9), values * torch.from_numpy(mask_BL)[:, :, None])
+    # batches of as many rows and about as many tokens have the same shapes
+    other = pack_rows((np.arange(7) < np.roll(lengths, 1)[:, None]).astype(np.int64), multiple)
+    assert [x.shape for x in other] == [places.shape, starts.shape]
+
+
+def step(encoder, losses, table, *, alike: bool):
+    settings = TrainSettings(row_groups=None if alike else 3)
+    batcher = Batcher(encoder=encoder, settings=settings, augment=PLAIN, device=CPU, bf16=True, alike=alike)
+    staged = batcher.stage(table, ROWS, step=1, epoch=0)
+    tensors = [torch.from_numpy(array) for array in staged.arrays]
+    losses(replace(batcher, bf16=False).encode(staged, tensors))["loss"].backward()
+    gradients = {name: weight.grad.clone() for name, weight in encoder.trainable().items()}
+    encoder.zero_grad()
+    return staged, gradients
+
+
+@pytest.mark.parametrize("name", ["promcse", "hinge", "full"])
+def test_a_packed_step_has_the_gradients_of_a_padded_one(tiny_folders, packs, name):
+    system = make_system(name, tiny_folders["bert"], dropout=0.0)
+    _, expected = step(*system, alike=False)
+    staged, found = step(*system, alike=True)
+    assert staged.packed and len(staged.own) == 1
+    for part, gradient in expected.items():
+        assert (found[part] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6, part
+
+
+@pytest.mark.parametrize("pooler", ["cls", "mean"])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_encoder_in_16_bits_sums_and_gives_vectors_in_32(bert, pooler, frozen):
+    encoder = prompted(bert, length=3, pooler=pooler)
+    encoder.backbone.requires_grad_(not frozen)
+    sentences = ["red bird", "", "a small dog sleeps on the mat", "the old house", "a cat"]
+    exact = encoder.encode(sentences)
+    for encoder.precision in ("bf16", "fp16"):
+        found = encoder.encode(sentences)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-6)
+        assert 1e-6 < np.abs(found - exact).max() < 0.03
+    encoder.precision = "fp32"
+    np.testing.assert_array_equal(encoder.encode(sentences), exact)

@@ -104,13 +104,6 @@ def test_a_template_without_a_mask_is_read_at_the_last_token(name, first, last, 
     np.testing.assert_allclose(encoder.encode(sentences, normalize=False), np.stack(alone), atol=1e-5)
 
 
-def padded(backbone, rows):
-    ids_BL = np.full((len(rows), max(map(len, rows))), backbone.pad_id)
-    for row, ids in zip(ids_BL, rows, strict=True):
-        row[: len(ids)] = ids
-    return ids_BL, (np.arange(ids_BL.shape[1]) < np.array([[len(ids)] for ids in rows])).astype(int)
-
-
 @pytest.mark.parametrize(("kind", "shift"), [(None, True), ("key_value", True), ("key_value", False)])
 def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_it_to(backbone, kind, shift):
     """PromptBERT: what stands behind the sentence keeps the positions that it has behind the sentence."""
@@ -149,7 +142,7 @@ def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
 
 def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone):
     encoder, fixed = make_encoder(backbone, trained=True), make_encoder(backbone)
-    sentences = ["two small birds", "the man sleeps"]  # both hold words of the template
+    sentences = ["two small birds", "the man sleeps"]  # of one length, and both hold words of the template
     np.testing.assert_array_equal(encoder.encode(sentences), fixed.encode(sentences))
     assert list(encoder.trainable()) == ["template"]
     assert encoder.template.shape == (5, 32)  # the man reads near .
@@ -157,9 +150,8 @@ def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backb
         encoder.template[1] += 1.0  # man
     found = encoder.encode(sentences, normalize=False)
     rows = [fixed.tokenizer.encode(text).ids for text in sentences]
-    ids_BL, mask_BL = padded(backbone, rows)
-    words_BLD = backbone.model.embeddings.word_embeddings.weight.detach().double().numpy()[ids_BL]
+    words_BLD = backbone.model.embeddings.word_embeddings.weight.detach().double().numpy()[rows]
     words_BLD[:, 2] += 1.0  # the template's "man" behind [CLS] and "the", not the sentence's
-    last_BLD = reference.states_of(backbone, ids_BL, mask_BL, words=words_BLD)[-1]
+    last_BLD = reference.states_of(backbone, rows, np.ones_like(rows), words=words_BLD)[-1]
     where = [row.index(backbone.special_ids["mask"]) for row in rows]
     np.testing.assert_allclose(found, last_BLD[np.arange(2), where], atol=2e-5)

@@ -9,38 +9,38 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from cse.errors import CseError
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, read_manifest, verify
 from cse.runtime.classifier import CLASSIFIER, Classifier, ClassifierFacts, read_classifier
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.parts import refusal
 
 from .conftest import DIMENSION, edit
 
 
-def test_a_whole_bundle_is_read_back(bundle):
+def test_a_whole_bundle_is_read_back_and_an_edit_by_hand_is_noticed(bundle):
     manifest = verify(bundle)
     assert (manifest.domain.width, manifest.domain.pooler, manifest.domain.normalize) == (DIMENSION, "mean", True)
     assert manifest.metrics == {"STS-B": 80.0}
     assert set(manifest.files) == {MODEL, TOKENIZER}
     edit(bundle, later_addition=1)
     assert read_manifest(bundle) == manifest
+    path = bundle / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text())))  # written anew, it says the same
+    assert read_manifest(bundle) == manifest
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 5}))
+    assert "bundle.json: changed since it was written" in refusal(read_manifest, bundle)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda whole: whole[:-1], r": does not match bundle\.json"),
-        (lambda whole: whole[:99] + bytes([whole[99] ^ 1]) + whole[100:], r": does not match bundle\.json"),
-        (None, ": missing, though bundle.json lists it"),
-    ],
-)
 @pytest.mark.parametrize("name", [MODEL, TOKENIZER])
-def test_a_file_that_changed_is_named(bundle, name, change, reason):
+def test_a_file_that_changed_is_named(bundle, name):
     whole = (bundle / name).read_bytes()
-    (bundle / name).unlink() if change is None else (bundle / name).write_bytes(change(whole))
+    for changed in (whole[:-1], whole[:99] + bytes([whole[99] ^ 1]) + whole[100:]):
+        (bundle / name).write_bytes(changed)
+        for read in (OnnxEncoder, verify):
+            assert f"{name}: does not match bundle.json" in refusal(read, bundle)
+    (bundle / name).unlink()
     for read in (OnnxEncoder, verify):
-        with pytest.raises(CseError, match=name + reason):
-            read(bundle)
+        assert f"{name}: missing, though bundle.json lists it" in refusal(read, bundle)
 
 
 HASH = "0" * 64
@@ -64,18 +64,13 @@ SIZES = {"name": "", "words": 8, "layers": 1, "heads": 1, "head_size": 8, "posit
         (SIZES, "files does not list domains/model.safetensors"),
         ({"files": LISTED | {MODEL: ""}}, "files does not list model.onnx"),
         *[({"files": LISTED | {MODEL: hash}}, "entry 'model.onnx' is not valid") for hash in ("0", [HASH])],
-        *[
-            ({"files": LISTED | {name: HASH}}, "is not valid")
-            for name in ("..", "/etc/passwd", "a/../../x", "a\0b", "")
-        ],
+        *[({"files": LISTED | {name: HASH}}, "is not valid") for name in ("..", "/etc/passwd", "a/../x", "a\0b", "")],
     ],
 )
 def test_manifest_with_a_mistake_is_refused(bundle, changes, message):
     edit(bundle, **changes)
-    with pytest.raises(CseError, match=message) as caught:
-        verify(bundle)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
+    said = refusal(verify, bundle)
+    assert re.search(message, said) and len(said) < 400
 
 
 @pytest.mark.parametrize(
@@ -83,21 +78,8 @@ def test_manifest_with_a_mistake_is_refused(bundle, changes, message):
 )
 def test_a_manifest_that_is_no_json_object_is_one_line(bundle, text):
     (bundle / MANIFEST).write_bytes(text.encode("latin-1"))
-    with pytest.raises(CseError, match=r"bundle\.json: (not valid JSON|expected an object)") as caught:
-        read_manifest(bundle)
-    assert "\n" not in str(caught.value)
+    assert re.search(r"bundle\.json: (not valid JSON|expected an object)", refusal(read_manifest, bundle))
 
-
-def test_an_edit_by_hand_is_noticed(bundle):
-    path = bundle / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text())))  # written anew, it says the same
-    read_manifest(bundle)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 5}))
-    with pytest.raises(CseError, match=r"bundle\.json: changed since it was written"):
-        read_manifest(bundle)
-
-
-# ---- the classifier ------------------------------------------------------------------------------------------------
 
 FACTS = ClassifierFacts(["a", "b", "c"], names=True, rows=9, accuracy=0.9, threshold=0.6, false_alarms=0.05)
 OURS = Classifier(FACTS, np.eye(3, 5, dtype=np.float32) * 4, np.array([0, 0, 1], np.float32))
@@ -130,5 +112,4 @@ def test_it_comes_back_as_it_was_and_tells_the_unknown(tmp_path):
 def test_another_file_is_refused_in_a_line(tmp_path, facts, weight, said):
     tensors = {"weight": np.zeros(weight, np.float32), "bias": np.zeros(3, np.float32)}
     save_file(tensors, tmp_path / CLASSIFIER, None if facts is None else {"cse": facts})
-    with pytest.raises(CseError, match=f"{re.escape(CLASSIFIER)}: .*{said}"):
-        read_classifier(tmp_path, 5)
+    assert re.search(f"{re.escape(CLASSIFIER)}: .*{said}", refusal(read_classifier, tmp_path, 5))

@@ -1,31 +1,26 @@
+"""Sentences to vectors: batches and mistakes, a bundle's graph beside numpy, the provider and threads that run it."""
+
 import logging
 import random
-import threading
+import re
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from tokenizers import processors
 
-from cse.errors import CseError
+from cse.runtime import session
+from cse.runtime.bundle import MODEL, TOKENIZER
 from cse.runtime.encode import cosine_similarity, encode_prepared, prepare_sentences
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.session import no_cuda_reason, open_graph, usable_cpus
 from cse.runtime.tokens import Tokenizers
+from tests.parts import refusal
 
-from .conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, masked_mean
+from .conftest import DIMENSION, MAX_LENGTH, PAD, WORDS, make_table, make_tokenizer, masked_mean, reseal, write_model
 
 SENTENCES = ["the cat sat", "a dog", "the cat sat", "", "mat", "a dog sat on the mat", "zebra", "a dog"]
-
-
-class Recorder:
-    """Stands in for a model and keeps what it was given."""
-
-    def __init__(self, value=masked_mean):
-        self.value, self.batches, self.threads = value, [], set()
-
-    def __call__(self, ids, mask):
-        self.batches.append((ids, mask))
-        self.threads.add(threading.get_ident())
-        return self.value(ids, mask)
 
 
 def encode(sentences, embed=masked_mean, tokenizer=None, **options):
@@ -49,43 +44,42 @@ def test_no_way_of_batching_changes_the_result(batch_size, batch_tokens, workers
     np.testing.assert_allclose(found, encode(texts), atol=1e-6)
 
 
-def test_each_distinct_sentence_is_encoded_once_in_batches_of_like_length():
-    embed = Recorder()
-    encode(SENTENCES, embed, batch_size=2)
-    assert sum(len(ids) for ids, _ in embed.batches) == len(set(SENTENCES)) == 6
-    assert [ids.shape for ids, _ in embed.batches] == [(2, 6), (2, 4), (2, 3)], "sorted, padded to the longest row"
-    for ids, mask in embed.batches:
+def given(embed):
+    """The batches of ids and masks that a model was given."""
+    return [call.args for call in embed.call_args_list]
+
+
+def test_each_distinct_sentence_is_encoded_once_in_bounded_batches_of_like_length():
+    encode(SENTENCES, embed := Mock(side_effect=masked_mean), batch_size=2)
+    assert sum(len(ids) for ids, _ in given(embed)) == len(set(SENTENCES)) == 6
+    assert [ids.shape for ids, _ in given(embed)] == [(2, 6), (2, 4), (2, 3)], "sorted, padded to the longest row"
+    for ids, mask in given(embed):
         assert ids.dtype == mask.dtype == np.int64
         assert (ids[mask == 0] == PAD).all()
         assert (mask.sum(axis=1).max()) == ids.shape[1]
-
-
-def test_tokens_and_padding_of_a_batch_are_bounded():
-    embed = Recorder()
-    encode(SENTENCES, embed, batch_tokens=8)
-    assert all(ids.size <= 8 for ids, _ in embed.batches)
+    encode(SENTENCES, embed := Mock(side_effect=masked_mean), batch_tokens=8)
+    assert all(ids.size <= 8 for ids, _ in given(embed))
     for padding in (0, 1, 2):
-        embed = Recorder()
-        found = encode(SENTENCES, embed, batch_padding=padding)
+        found = encode(SENTENCES, embed := Mock(side_effect=masked_mean), batch_padding=padding)
         np.testing.assert_allclose(found, encode(SENTENCES), atol=1e-6)
-        assert max(int((mask.shape[1] - mask.sum(axis=1)).max()) for _, mask in embed.batches) <= padding
+        assert max(int((mask.shape[1] - mask.sum(axis=1)).max()) for _, mask in given(embed)) <= padding
 
 
 def test_text_without_any_token_is_a_masked_column():
-    bare, embed = make_tokenizer(), Recorder()
+    bare, embed = make_tokenizer(), Mock(side_effect=masked_mean)
     bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     found = encode([""], embed, tokenizer=bare, normalize=True)
-    assert embed.batches[0][0].shape == (1, 1)
-    assert embed.batches[0][1].sum() == 0
+    ((ids, mask),) = given(embed)
+    assert ids.shape == (1, 1) and mask.sum() == 0
     assert (found == 0).all(), "a zero vector stays zero"
 
 
 def test_truncation_keeps_the_special_tokens_and_is_counted_once(bundle, caplog):
-    embed = Recorder()
+    embed = Mock(side_effect=masked_mean)
     with caplog.at_level(logging.WARNING, "cse"):
         encode(["the cat sat on the mat", "the cat sat on"], embed)
-    assert embed.batches[0][0].shape == (2, MAX_LENGTH)
-    assert (embed.batches[0][0][:, -1] == 3).all()
+    ((ids, _),) = given(embed)
+    assert ids.shape == (2, MAX_LENGTH) and (ids[:, -1] == 3).all()
     assert [record.getMessage() for record in caplog.records] == ["1 of 2 distinct sentences were cut at 6 tokens"]
     caplog.clear()
     texts = ["the cat sat on the mat", "the cat", "the cat sat on the mat"]
@@ -108,19 +102,13 @@ NO_TEXTS = (7, {"a dog", "cat"}, np.array("cat"), np.array([["cat", "dog"]]))
         *((["cat"], {"normalize": bad}, f"{TRUTH} {bad!r}") for bad in ("no", 0)),
         (["cat", "bad \ud800"], {}, r"text 'bad \\ud800': contains a lone surrogate; .*"),
         (["cat"], {"embed": lambda ids, _: np.zeros((1, 3), np.float32)}, r".* shape \(1, 3\) for 1 rows of width 8"),
+        *((["cat", "the dog", "a bad dog", "mat", "a bad dog"], {"workers": workers},
+           r"sentences\[2\]: .*text starts 'a bad dog'.*") for workers in (1, 2)),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line(sentences, options, message):
-    with pytest.raises(CseError, match=f"^{message}$") as caught:
-        encode(sentences, **options)
-    assert str(caught.value).isascii()
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_embedding_that_is_not_finite_names_the_first_such_sentence(workers):
-    with pytest.raises(CseError, match=r"^sentences\[2\]: .*text starts 'a bad dog'") as caught:
-        encode(["cat", "the dog sat", "a bad dog", "mat", "a bad dog"], workers=workers)
-    assert "\n" not in str(caught.value)
+    said = refusal(encode, sentences, **options)
+    assert re.search(f"^{message}$", said) and said.isascii()
 
 
 def test_similarity_equals_a_float64_reference_and_shapes_must_match():
@@ -134,5 +122,105 @@ def test_similarity_equals_a_float64_reference_and_shapes_must_match():
     assert cosine_similarity(a[0], b[0]).shape == (1, 1)
     assert (cosine_similarity(np.zeros(4), np.ones((3, 4))) == 0).all()
     for wrong in (np.ones((2, 5)), None, [[1.0], [1.0, 2.0]], {"a": 1}):
-        with pytest.raises(CseError, match=r"do not match|^similarity: "):
-            cosine_similarity(np.ones((2, 4)), wrong)
+        assert re.search(r"do not match|^similarity: ", refusal(cosine_similarity, np.ones((2, 4)), wrong))
+
+
+MORE = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
+
+
+def reference(sentences):
+    tokenizer = make_tokenizer()
+    tokenizer.enable_truncation(MAX_LENGTH)
+    rows = [np.array([tokenizer.encode(text).ids]) for text in sentences]
+    vectors = np.concatenate([masked_mean(ids, np.ones_like(ids)) for ids in rows])
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_embeddings_equal_numpy_on_any_number_of_threads(bundle, threads):
+    encoder = OnnxEncoder(bundle, provider="cpu", threads=threads)
+    assert (encoder.dimension, encoder.max_length, encoder.provider) == (DIMENSION, MAX_LENGTH, "cpu")
+    assert len(MORE) >= 4 * threads, "enough rows to be shared out"
+    np.testing.assert_allclose(encoder.encode(MORE, batch_size=2), reference(MORE), atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(MORE[:3]), reference(MORE[:3]), atol=1e-6)
+    assert bool(encoder._one_core) == (threads > 1), "the second session is opened only when it is used"
+
+
+@pytest.mark.parametrize("direction", ["right", "left"])
+def test_rows_are_those_of_the_texts_where_the_tokenizer_pads_and_cuts(bundle, direction):
+    tokenizer = make_tokenizer()
+    tokenizer.enable_padding(length=20, direction=direction)
+    tokenizer.enable_truncation(3)  # less than "[CLS] a [SEP]" has with one more
+    tokenizer.save(str(bundle / TOKENIZER))
+    reseal(bundle)
+    encoder = OnnxEncoder(bundle, provider="cpu", threads=1)
+    texts = ["a dog sat", "mat", "the cat sat on"]
+    tokens = encoder.tokenize(texts)
+    assert tokens.lengths.tolist() == [5, 3, 6]
+    own = [[2, *(WORDS.index(word) for word in text.split()), 3] for text in texts]
+    assert [tokens.row(index).tolist() for index in range(3)] == own
+    rows = [tokens.row(index) for index in range(3)]
+    wanted = encoder.encode(texts, normalize=False)
+    np.testing.assert_allclose(encoder.embed_rows(rows), wanted, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([encoder.embed_rows([row]) for row in rows]), wanted, atol=1e-6)
+
+
+def test_rows_that_the_graph_cannot_take_are_one_line(bundle):
+    """For instance more tokens than it has positions: here its table of words is too short."""
+    write_model(bundle / MODEL, make_table()[:5])
+    reseal(bundle)
+    encoder = OnnxEncoder(bundle, provider="cpu", threads=1)
+    assert encoder.encode("the").shape == (DIMENSION,)
+    assert re.search(r"failed on 1 rows of 3 tokens: .*max_length 6\) is wrong$", refusal(encoder.encode, "mat"))
+
+
+def test_a_file_that_is_no_tokenizer_and_a_broken_graph_are_named_without_noise(bundle, capfd):
+    (bundle / TOKENIZER).write_text("{}")
+    reseal(bundle)
+    assert "tokenizer.json: not a tokenizer" in refusal(OnnxEncoder, bundle, provider="cpu")
+    (bundle / MODEL).write_bytes((bundle / MODEL).read_bytes()[:100])
+    assert "model.onnx: onnxruntime cannot load it" in refusal(open_graph, bundle / MODEL, "cpu")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_auto_falls_back_in_one_line_and_cuda_fails_in_one(bundle, monkeypatch, capfd):
+    reason = "no NVIDIA driver: libcuda.so.1 does not load"
+    monkeypatch.setattr(session, "no_cuda_reason", lambda: reason)
+    attached = open_graph(bundle / MODEL, "auto", 2)
+    assert (attached.provider, attached.note) == ("cpu", f"running on cpu ({reason}; 2 threads)")
+    message = refusal(open_graph, bundle / MODEL, "cuda")
+    assert re.search(r"^provider cuda did not attach: .*set provider: cpu$", message) and reason in message
+    assert capfd.readouterr() == ("", ""), "onnxruntime must not print its own errors"
+
+
+def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, monkeypatch, capfd):
+    """The driver is there, but the CUDA provider does not attach: onnxruntime falls back without an exception."""
+    monkeypatch.setattr(session, "_CUDA", "CUDAExecutionProvider" if no_cuda_reason() else "NoSuchExecutionProvider")
+    monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
+    assert "could not load its CUDA libraries" in refusal(open_graph, bundle / MODEL, "cuda")
+    assert open_graph(bundle / MODEL, "auto").provider == "cpu"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("choice", "expected"), [({}, "0"), ({"tf32": True}, "1")])
+def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, choice, expected):
+    """From Ampere on onnxruntime's default is TF32: 1.4e-4 off torch on MiniLM, where parity allows 1e-5."""
+    there = Mock(get_inputs=list, get_outputs=lambda: [SimpleNamespace(shape=["b", 8])])
+    there.get_providers.return_value = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
+    monkeypatch.setattr(session.ort, "preload_dlls", lambda: None)
+    monkeypatch.setattr(session.ort, "InferenceSession", asked := Mock(return_value=there))
+    attached = open_graph(bundle / MODEL, "auto", 1, **choice)
+    assert attached.provider == "cuda"
+    assert ("TF32" in attached.note) == bool(choice)
+    (given,) = asked.call_args_list
+    assert given.kwargs["providers"] == [("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]
+
+
+def test_threads_follow_affinity_and_quota(monkeypatch, tmp_path):
+    monkeypatch.setattr(session.os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    for text, expected in (("max 100000", 12), ("250000 100000", 3), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text)
+        files = {"/sys/fs/cgroup/cpu.max": tmp_path / "cpu.max"}
+        monkeypatch.setattr(session, "Path", lambda name, files=files: files.get(name, tmp_path / "absent"))
+        assert usable_cpus() == expected

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from cse.settings import Settings, load_settings
@@ -37,14 +38,13 @@ def test_params_file_has_what_dvc_asks_it_for():
             value = value[name]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(0.0, 10.0, 0.01, 3e-5, 1e-7, 1.25e-5, 1e22, 0, 42, True, False, None),
-        *("a", "null", "on", "1e3", "a b", "", "#x", "data/raw/train", "back\\slash", 'quo"te', "Zeichen \u00fc"),
-        *([0.0, 5.0], ["a", "b: c"]),
-    ],
+TEXTS = st.sampled_from(["null", "on", "1e3", "a b", "", "#x", "b: c", "back\\slash"]) | st.text(
+    st.characters(codec="utf-8", exclude_categories=["C"])
 )
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+
+
+@given(VALUES | st.lists(VALUES, min_size=1))
 def test_values_survive_yaml(value):
     read = parse(f"key: {yaml_value(value)}")["key"]
     assert read == value

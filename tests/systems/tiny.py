@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
 from cse.settings.load import check_settings, set_key
-from cse.settings.presets import load_preset, preset_names
+from cse.settings.presets import load_preset
 from cse.stages.train import launched
 from cse.training.ready import Training
 from cse.training.state import RunState
@@ -20,8 +19,22 @@ from tests.tiny import WORDS, make_backbone_folder, write_report
 from tests.training.helpers import Recorder
 
 ROWS, PARITY = 24, 2e-5
-# numbers that select code paths by being zero or not; other numbers do not
-STRUCTURAL_NUMBERS = ("weight", "queue", "repeat_words", "mask_span", "cut_features", "warmup_share")
+# Presets that together have every value and every part: some that are fast, all that a bundle may hold, others
+FAST = (
+    "d2cse-unsup-bert-base", "d2cse-a-minilm", "ct-unsup-bert-base", "esimcse-unsup-bert-base",
+    "promcse-unsup-roberta-base", "scpcse-unsup-bert-base", "diffcse-unsup-roberta-base", "d2cse-unsup-bert-base-c-cls",
+    "mirror-unsup-bert-base", "minilm-keeps",
+)  # fmt: skip
+EXPORTED = (
+    "promptbert-sup-bert-base", "d2cse-unsup-roberta-base", "sbert-whitening", "scpcse-minilm",
+    "promcse-unsup-bert-base-hidden-shared", "promptbert-unsup-roberta-base", "glove-average",
+    "promcse-unsup-bert-base-input", "promptbert-unsup-bert-base", "consert-unsup-bert-base", "isbert-unsup-bert-base",
+    "sbert-flow", "bert-first-last",
+)  # fmt: skip
+COVER = (
+    *FAST, *EXPORTED, *(f"promcse-unsup-bert-base-init-{how}" for how in ("text", "mlp", "lstm", "mlm")),
+    "dcpcse-unsup-roberta-base-no-mlm", "sgopt-unsup-bert-base", "sbert-sup-bert-base",
+)  # fmt: skip
 
 
 def make_models(root: Path) -> dict[str, Path]:
@@ -103,10 +116,11 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None
     return check_settings(tree, where=name)
 
 
-def make_warm_start(models: dict[str, Path], data: dict[str, Path], out: Path) -> Path:
-    """Make the checkpoint of MLM training that one preset starts from."""
+def make_world(root: Path) -> tuple[dict[str, Path], dict[str, Path], Path]:
+    """Make models, data, and the checkpoint of MLM training that one preset starts from."""
+    models, data, out = make_models(root / "models"), make_data(root / "data"), root / "warm"
     run_training(tiny("mlm-warmup-bert-base", models, out), data, out, Watch())
-    return out / "checkpoint"
+    return models, data, out / "checkpoint"
 
 
 class Watch(Recorder):
@@ -115,20 +129,12 @@ class Watch(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.state: RunState | None = None
-        self.zeros: list[float] = []  # share of zeros after the first dropout of each training pass
 
     def __call__(self, training: Training) -> RunState:
         self.encoder = training.encoder
         self.before = {name: weight.detach().clone() for name, weight in self.encoder.named_parameters()}
-        first = self.encoder.backbone.model.embeddings.dropout
-        hook = first.register_forward_hook(self._count)
         self.state = training.run(self)
-        hook.remove()
         return self.state
-
-    def _count(self, module, _, output) -> None:
-        if module.training:
-            self.zeros.append((output == 0).float().mean().item())
 
 
 def family_of(name: str) -> str:
@@ -139,41 +145,3 @@ def run_training(settings, data: dict[str, Path], out: Path, launch=launched) ->
     prepared = data[settings.data.view]
     train_in(out, settings, prepared, launch=launch)
     return prepared
-
-
-def structure(name: str) -> tuple:
-    """What in a preset selects code paths: all non-numeric values, and which structural numbers are positive."""
-    facts = []
-    for key, value in sorted(load_preset(name).settings.items()):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            facts.append((key, family_of(value) if key in ("backbone.name", "data.hub_file") else str(value)))
-        elif key.split(".")[-1] in STRUCTURAL_NUMBERS:
-            facts.append((key, value > 0))
-    return tuple(facts)
-
-
-def served(name: str) -> frozenset:
-    """What of a preset's structure a bundle holds; presets with the same export the same graph."""
-    facts = dict(structure(name))
-    if facts.get("pooler.mlp") != "always":  # a layer of the loss alone is not stored
-        facts = {key: value for key, value in facts.items() if key not in ("pooler.mlp", "pooler.projector")}
-    if facts.get("template.denoise") != "always":
-        facts.pop("template.denoise", None)
-    of_training = ("prompt.init", "prompt.dropout", "pooler.kind_in_loss")
-    groups = ("backbone", "prompt", "template", "pooler", "post")
-    return frozenset(
-        (key, value)
-        for key, value in facts.items()
-        if key.split(".")[0] in groups and not key.startswith(of_training) and value not in ("None", "False", "none")
-    )
-
-
-def cover(parts_of: Callable[[str], Iterable], first: Sequence[str] = ()) -> list[str]:
-    """A few presets that together have every part, chosen greedily; of equals one of ``first``, where there is one."""
-    left = {part for name in preset_names() for part in parts_of(name)}
-    chosen = []
-    while left:
-        best = max([*first, *preset_names()], key=lambda name: len(left & set(parts_of(name))))
-        chosen.append(best)
-        left -= set(parts_of(best))
-    return chosen

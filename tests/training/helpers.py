@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from cse.losses.group import ALONE, Group
-from cse.losses.nt_xent import MomentumQueue, NtXent
+from cse.losses.nt_xent import MomentumQueue
 from cse.losses.replaced_tokens import ReplacedTokens
 from cse.losses.self_guided import SelfGuided
 from cse.losses.shared import Batch
@@ -21,47 +22,36 @@ from cse.settings.objective import (
     ObjectiveSettings,
     ReplacedTokensSettings,
     SelfGuidedSettings,
-)
-from cse.settings.train import AugmentSettings, TrainSettings
+)  # fmt: skip
+from cse.settings.train import TrainSettings
 from cse.training.batch import Batcher, TokenTable, tokenise
 from cse.training.losses import Losses, losses_from
-from tests.parts import PLAIN, Cut, new_prompt, sentence_encoder
+from tests.parts import Plan, new_prompt, sentence_encoder
 from tests.tiny import WORDS
+
+CPU = torch.device("cpu")
 
 
 def make_rows(count: int = 40, seed: int = 0) -> pa.Table:
     """Triplets of random words; the positive repeats most of the anchor."""
-    rng = np.random.default_rng(seed)
-
-    def text(length: int) -> list[str]:
-        return list(rng.choice(WORDS, length))
-
-    rows = []
+    rng, rows = np.random.default_rng(seed), []
     for _ in range(count):
-        anchor = text(int(rng.integers(2, 9)))
-        negative = text(int(rng.integers(1, 5)))
+        anchor, negative = (list(rng.choice(WORDS, int(rng.integers(*lengths)))) for lengths in ((2, 9), (1, 5)))
         rows.append({"sent0": " ".join(anchor), "sent1": " ".join(anchor[:-1]), "hard_neg": " ".join(negative)})
     return pa.Table.from_pylist(rows)
 
 
-def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: bool = True, rows: int = 40):
+def make_problem(backbone, *, dropout: float = 0.1, frozen: bool = True, rows: int = 40):
     """Return an encoder, losses and tokenised rows, the same on every call."""
     torch.manual_seed(11)
     prompt = new_prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
-    encoder = sentence_encoder(backbone, prompt, pooler="mean", mlp=mlp, trained="prompts" if frozen else "full")
+    encoder = sentence_encoder(backbone, prompt, pooler="mean", trained="prompts" if frozen else "full")
     return encoder, losses_of(encoder), make_table(backbone, rows)
 
 
 def losses_of(encoder: SentenceEncoder, **terms: dict) -> Losses:
     """Return the losses for these ``objective`` settings; by default NT-Xent and the hinge."""
     return losses_from(ObjectiveSettings(**terms), encoder, TrainSettings(), None)
-
-
-def contrast(encoder: SentenceEncoder, *, queue: MomentumQueue | None = None, temperature: float = 0.05) -> NtXent:
-    """NT-Xent as most systems use it."""
-    made = NtXent(encoder, NtXentSettings(temperature=temperature))
-    made.queue = queue
-    return made
 
 
 def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float) -> MomentumQueue:
@@ -91,38 +81,34 @@ def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:
     return tokenise(make_rows(rows), view, [backbone.tokenizer], max_length=12, pad_id=backbone.pad_id)
 
 
-def encode_batch(
+def embed_rows(
     encoder: SentenceEncoder,
     table: TokenTable,
-    rows: np.ndarray,
+    rows: Sequence[int] | np.ndarray,
+    plan: Plan,
     *,
-    cut: Cut,
-    augment: AugmentSettings = PLAIN,
-    device: torch.device,
-    bf16: bool,
+    step: int = 0,
+    device: torch.device = CPU,
     group: Group = ALONE,
-    **place: int,
 ) -> Batch:
-    """Encode all views of a batch, with its place in the run: step and epoch."""
-    settings = TrainSettings(**cut._asdict())
-    batcher = Batcher(encoder=encoder, settings=settings, augment=augment, device=device, bf16=bf16, group=group)
-    staged = batcher.stage(table, rows, **place)
+    """Encode rows as in a step of the loop's first epoch."""
+    settings = {"encoder": encoder, "settings": plan.train, "augment": plan.augment, "bf16": plan.bf16}
+    batcher = Batcher(**settings, device=device, group=group)
+    staged = batcher.stage(table, np.asarray(rows), step=step, epoch=0)
     return batcher.encode(staged, on_device(staged.arrays, device))
 
 
-def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
-    """Encode rows as in the loop's first step."""
-    return encode_batch(
-        encoder,
-        table,
-        np.asarray(rows),
-        cut=Cut(plan.train.row_groups, plan.train.mini_batch_size),
-        augment=plan.augment,
-        step=0,
-        epoch=0,
-        device=torch.device("cpu"),
-        bf16=plan.bf16,
-    )
+def kept_bytes(run: Callable[[], object]) -> int:
+    """The bytes that autograd holds behind a call, each storage once."""
+    held = {}
+
+    def note(tensor):
+        held[tensor.untyped_storage().data_ptr()] = (tensor, tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        run()
+    return sum(size for _, size in held.values())
 
 
 def copies(weights) -> dict[str, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,44 +11,39 @@ import numpy as np
 import pytest
 import torch
 
+from cse.data.store import VIEW_COLUMNS
 from cse.losses.contrastive_tension import ContrastiveTension
-from cse.losses.distillation import Distillation
-from cse.losses.energy_hinge import EnergyHinge
 from cse.losses.group import ALONE, Group
-from cse.losses.label_proxies import LabelProxies
 from cse.losses.masked_lm import MaskedLm, Vocabulary
-from cse.losses.mutual_information import MutualInformation
-from cse.losses.nli_softmax import NliSoftmax
-from cse.losses.shared import Loss
-from cse.losses.supervised_contrastive import SupervisedContrastive
+from cse.losses.nt_xent import NtXent
+from cse.losses.replaced_tokens import ReplacedTokens
 from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import pinned
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings import objective as of
+from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
 from cse.training.batch import TokenTable, tokenise
-from cse.training.losses import Losses, bare_teacher
-from tests.parts import Cut, backbone_of, new_prompt, new_template, sentence_encoder
-from tests.training.helpers import (
-    Fours,
-    contrast,
-    encode_batch,
-    make_rows,
-    momentum_queue,
-    replaced_tokens_term,
-    self_guided_term,
-)
+from cse.training.losses import Losses, losses_from
+from tests.parts import Cut, backbone_of, new_plan, new_prompt, new_template, sentence_encoder
+from tests.training.helpers import CPU, Fours, embed_rows, make_rows, self_guided_term
 
 SYSTEMS = (
     "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
     "classifier", "queue", "near", "proxies",
 )  # fmt: skip
-VIEWS = {
-    "hinge": "triplets",
-    "near": "triplets",
-    "classifier": "labelled",
-    "proxies": "pairs",
-}  # all others: sentences
-CPU = torch.device("cpu")
+VIEWS = {"hinge": "triplets", "near": "triplets", "classifier": "labelled", "proxies": "pairs"}  # others: sentences
+NO_CONTRAST = {"nt_xent": {"weight": 0.0}}
+OBJECTIVES = {
+    "hinge": {"energy_hinge": {}},
+    "masked_lm": {"masked_lm": {"weight": 0.3, "decay_rate": 0.9**10, "train_head": True}},
+    "d2cse": {"replaced_tokens": {"weight": 0.5, "generator": "unigram"}},
+    "diffcse": {"replaced_tokens": {"weight": 0.5, "generator": "unigram", "discriminator": "copy"}},
+    "near": {"distillation": {"weight": 2.0, "temperature": 0.2}},
+    "proxies": {"supervised_contrastive": {"weight": 0.5}, "label_proxies": {"weight": 2.0}},
+    "queue": {"nt_xent": {"temperature": 0.2, "queue": 6, "queue_projector": "following"}},
+    "information": NO_CONTRAST | {"mutual_information": {"weight": 1.0}},
+    "classifier": NO_CONTRAST | {"nli_softmax": {"weight": 1.0}},
+}
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 
 
@@ -71,76 +65,53 @@ def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
     torch.manual_seed(11)
     frozen = name not in ("full", "diffcse", "tension", "self_guided")
     prompt = new_prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.5) if frozen else None
-    options = {
+    templates = [new_template('the "{sentence}" not {mask} .', backbone)]
+    options = {"pooler": "cls", "trained": "prompts" if frozen else "full"}
+    options |= {
         "d2cse": {"mlp": "train_only", "projector": "batch_norm", "cls": True},
         "diffcse": {"mlp": "train_only", "projector": "batch_norm"},
         "information": {"pooler": "cnn"},
-        "denoised": {"pooler": "mask", "denoise": "always", "mlp": "always"},
+        "denoised": {"pooler": "mask", "denoise": "always", "mlp": "always", "templates": templates},
     }.get(name, {})
-    if name == "denoised":
-        options["templates"] = [new_template('the "{sentence}" not {mask} .', backbone, trained=False)]
-    encoder = sentence_encoder(
-        backbone, prompt, trained="prompts" if frozen else "full", **({"pooler": "cls"} | options)
-    )
+    encoder = sentence_encoder(backbone, prompt, **options)
     torch.manual_seed(12)
-    losses = _losses(name, encoder)
-    return encoder.train(), losses.train(), _table(name, encoder, rows)
+    table = _table(name, encoder, rows)
+    return encoder.train(), _losses(name, encoder, table).train(), table
 
 
-def _losses(name: str, encoder: SentenceEncoder) -> Losses:
-    nt_xent = contrast(encoder, temperature=0.2)
-    terms: dict[str, Loss] = {"nt_xent": nt_xent}
-    if name == "hinge":
-        terms["energy_hinge"] = EnergyHinge(encoder, of.EnergyHingeSettings())
-    if name == "masked_lm":
-        head = load_mlm_head(encoder.backbone, wanted_by="a test")
-        chosen = of.MaskedLmSettings(weight=0.3, decay_rate=0.9**10, train_head=True)
-        terms[name] = MaskedLm(encoder, chosen, head, seed=1)
-        terms[name].mask_share = 0.3
-    if name in ("d2cse", "diffcse"):
-        kind = {"d2cse": "shared", "diffcse": "copy"}[name]
-        terms["replaced_tokens"] = replaced_tokens_term(encoder, swap_some, discriminator=kind)
-    if name == "near":
-        terms["distillation"] = Distillation(
-            encoder, of.DistillationSettings(weight=2.0, temperature=0.2), [bare_teacher(encoder)]
-        )
-    if name == "proxies":
-        terms["supervised_contrastive"] = SupervisedContrastive(encoder, of.SupervisedContrastiveSettings(weight=0.5))
-        terms["label_proxies"] = LabelProxies(encoder, of.LabelProxiesSettings(weight=2.0), 3)
-    if name == "queue":
-        nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
-    alone: dict[str, Callable[[], Loss]] = {
-        "tension": lambda: ContrastiveTension(encoder, Fours(weight=1.0)),
-        "self_guided": lambda: self_guided_term(encoder),
-        "information": lambda: MutualInformation(encoder, of.MutualInformationSettings(weight=1.0)),
-        "classifier": lambda: NliSoftmax(encoder, of.NliSoftmaxSettings(weight=1.0)),
-    }
-    return Losses({name: alone[name]()} if name in alone else terms)
+def _losses(name: str, encoder: SentenceEncoder, table: TokenTable) -> Losses:
+    if name == "tension":
+        return Losses({name: ContrastiveTension(encoder, Fours(weight=1.0))})
+    if name == "self_guided":
+        return Losses({name: self_guided_term(encoder)})
+    usual = {"nt_xent": {"temperature": 0.2}, "energy_hinge": {"weight": 0.0}}
+    head = load_mlm_head(encoder.backbone, wanted_by="a test") if name == "masked_lm" else None
+    made = losses_from(
+        ObjectiveSettings(**usual | OBJECTIVES.get(name, {})), encoder, TrainSettings(), table, head=head
+    )
+    for term in made.terms.values():  # so that few rows and steps show what a term does
+        if isinstance(term, MaskedLm):
+            term.mask_share = 0.3
+        if isinstance(term, ReplacedTokens):
+            term.source = swap_some
+        if isinstance(term, NtXent) and term.queue is not None:
+            term.queue.momentum = 0.5
+    return made
 
 
 def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
     view, rows = VIEWS.get(name, "sentences"), make_rows(count)
     if view == "labelled":
         labels = ("entailment", "neutral", "contradiction")
-        rows = rows.drop_columns("hard_neg").append_column("label", [[labels[row % 3] for row in range(count)]])
-    elif view == "sentences":
-        rows = rows.select(["sent0"])
-    elif view == "pairs":
-        rows = rows.drop_columns("hard_neg")
+        rows = rows.append_column("label", [[labels[row % 3] for row in range(count)]])
     tokenizers = [encoder.tokenizer_of_view(0, training=True)]
+    rows = rows.select(VIEW_COLUMNS[view])
     table = tokenise(rows, view, tokenizers, max_length=16, pad_id=encoder.backbone.pad_id)
-    return replace(table, labels=np.arange(count) ** 2 % 5 % 4 - 1) if name == "proxies" else table  # -1 to 2
+    return replace(table, labels=np.arange(count) * 3 % 7 % 4 - 1) if name == "proxies" else table  # -1 to 2
 
 
 def take_step(
-    name: str,
-    folder: Path,
-    rows: np.ndarray,
-    cut: Cut,
-    group: Group = ALONE,
-    *,
-    device: torch.device = CPU,
-    precision: str = "fp64",
+    name: str, folder: Path, rows: np.ndarray, cut: Cut, group: Group = ALONE, *, device=CPU, precision: str = "fp64"
 ) -> dict:
     """Return terms, gradients, what is remembered, and slice shapes of one step, with dropout off.
 
@@ -154,10 +125,7 @@ def take_step(
     encoder.to(device), losses.to(device)
     bf16 = precision == "bf16"
     with keep:
-        batch = encode_batch(
-            encoder, table, rows, cut=cut, step=3, epoch=0,
-            device=device, bf16=bf16, group=group,
-        )  # fmt: skip
+        batch = embed_rows(encoder, table, rows, new_plan(cut=cut, bf16=bf16), step=3, device=device, group=group)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             terms = losses(batch)
         terms["loss"].backward()

@@ -31,13 +31,10 @@ def test_words_are_repeated_behind_themselves_a_uniform_number_of_times(words, s
     assert most == 0 or chisquare(added).pvalue > 0.001
 
 
-@pytest.mark.parametrize(("length", "most"), [(3, 0), (5, 0), (6, 0), (7, 1), (12, 2), (40, 9), (60, 9)])
+@pytest.mark.parametrize(("length", "most"), [(3, 0), (6, 0), (7, 1), (40, 9), (60, 9)])
 def test_repetitions_of_the_released_code(length, most):
     """``randrange(min(10, int(0.32 * length)))`` of the places between first and last token, none where that is 0."""
-    rng = np.random.default_rng(4)
-    ids = np.array([1, *range(10, 8 + length), 2])
-    assert len(ids) == length
-    added = set()
+    rng, ids, added = np.random.default_rng(4), np.array([1, *range(10, 8 + length), 2]), set()
     for _ in range(300):
         longer = repeat_words(ids, "released", largest_share=0.32, rng=rng, special=np.array([11]))
         assert longer[0] == 1 and longer[-1] == 2 and longer[1] != 1 and longer[-2] != 2
@@ -51,23 +48,20 @@ def test_a_span_of_five_characters_becomes_the_mask():
     text = "a black cat sleeps"
     for _ in range(100):
         masked = mask_span(text, characters=5, mask_token="[MASK]", rng=rng)
-        before, after = masked.split("[MASK]")
-        assert text.startswith(before.rstrip())
-        assert text.endswith(after.lstrip())
-        kept = len(before.strip()) + len(after.strip())
-        assert len(text) - 5 - 2 <= kept <= len(text) - 5, "blanks beside the span may go"
+        before, after = map(str.strip, masked.split("[MASK]"))
+        assert text.startswith(before) and text.endswith(after)
+        assert 5 <= len(text) - len(before + after) <= 7, "blanks beside the span may go"
         assert "[MASK]" in masked.split(), "set off from the words around it"
     assert mask_span("cat", characters=5, mask_token="[MASK]", rng=rng) == "cat"
 
 
 def test_cut_features_are_the_same_at_all_tokens_of_a_row():
-    torch.manual_seed(0)
     embedded = torch.randn(4, 5, 20, dtype=torch.float64, requires_grad=True)
     cut = cut_features(embedded, 0.2)
     zero = cut == 0
     assert torch.equal(zero, zero[:, :1].expand_as(zero))
     assert zero[:, 0].sum(dim=1).tolist() == [4] * 4
-    assert not torch.equal(zero[0, 0], zero[1, 0])
+    assert len(zero[:, 0].unique(dim=0)) == 4, "each row has its own"
     assert torch.equal(cut[~zero], embedded[~zero]), "no rescaling"
     cut.sum().backward()
     assert torch.equal(embedded.grad, (~zero).double())
@@ -76,7 +70,6 @@ def test_cut_features_are_the_same_at_all_tokens_of_a_row():
 @pytest.mark.parametrize(("how", "orders"), [("paper", (6, 1)), ("released", (120, 2))])
 def test_positions_are_shuffled_but_padding_and_every_second_copy(how, orders):
     """First and last token too as ConSERT's released code does."""
-    torch.manual_seed(1)
     lengths = (5, 2, 8)
     mask_BL = torch.tensor([[1] * length + [0] * (8 - length) for length in lengths])
     plain_BL = torch.arange(8).expand(3, -1) + 4

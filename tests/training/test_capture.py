@@ -1,4 +1,4 @@
-"""Which trainings run as a captured graph on a GPU, and how many launches a step has, there and on a CPU."""
+"""Which trainings run as a captured graph on a GPU, and how many launches a step of packed rows has there."""
 
 from __future__ import annotations
 
@@ -22,42 +22,23 @@ from tests.parts import Cut, new_plan
 from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, make_system
 
-GPU = torch.device("cuda")
 CAPTURED = {"promcse", "hinge"}
 
 
-def why(encoder, losses, device=GPU, **changes) -> str:
-    plan = new_plan(**changes)
-    return why_not(encoder, losses, plan.train, plan.augment, device, ALONE)
+def why(folder, name="promcse", device="cuda", **changes) -> str:
+    (encoder, losses, _), plan = make_system(name, folder, dropout=0.1), new_plan(**changes)
+    return why_not(encoder, losses, plan.train, plan.augment, torch.device(device), ALONE)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_systems_that_are_captured(folder, name):
-    encoder, losses, _ = make_system(name, folder, dropout=0.1)
-    reason = why(encoder, losses)
-    assert (reason == "") == (name in CAPTURED), reason
-
-
-@pytest.mark.parametrize(
-    ("changes", "device", "reason"),
-    [
-        ({}, "cpu", "train.device"),
-        ({"cut": Cut(None, 4)}, "cuda", "train.mini_batch_size"),
-        ({"optimizer": "rmsprop"}, "cuda", "train.optimizer"),
-    ],
-)
-def test_the_reason_is_a_setting(folder, changes, device, reason):
-    encoder, losses, _ = make_system("promcse", folder, dropout=0.1)
-    assert why(encoder, losses, torch.device(device), **changes) == reason
+def test_systems_that_are_captured_and_settings_with_which_none_is(folder):
+    assert {name for name in SYSTEMS if why(folder, name) == ""} == CAPTURED
+    assert why(folder, device="cpu") == "train.device"
+    assert why(folder, cut=Cut(None, 4)) == "train.mini_batch_size"
+    assert why(folder, optimizer="rmsprop") == "train.optimizer"
 
 
 # launches of a step in bf16: forward and backward in each layer, beside the layers, and of the optimiser
-RECORDED = {
-    ("packed", "promcse"): (32, 80, 2),
-    ("packed", "hinge"): (32, 225, 2),
-    ("padded", "promcse"): (74, 79, 9),
-    ("padded", "hinge"): (74, 224, 9),
-}
+RECORDED = {"promcse": (32, 80, 2), "hinge": (32, 225, 2)}
 NO_LAUNCH = {
     "empty.memory_format", "empty_like.default", "detach.default", "_unsafe_view.default", "promote_types.default",
     "_record_function_enter_new.default", "_record_function_exit._RecordFunction",
@@ -103,7 +84,7 @@ def as_on_a_gpu() -> list:
     ]
 
 
-def launches(name: str, way: str, layers: int, root) -> tuple[Counter, Counter]:
+def launches(name: str, layers: int, root) -> tuple[Counter, Counter]:
     """Return the launches of forward and backward of a step and those of the optimiser."""
     folder = make_backbone_folder(root / f"{layers} layers", "bert", num_hidden_layers=layers)
     found = []
@@ -125,17 +106,17 @@ def launches(name: str, way: str, layers: int, root) -> tuple[Counter, Counter]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch("cse.training.loop.why_not", lambda *_: ""))
         patches.enter_context(mock.patch("cse.training.loop.Captured", Counted))
-        for each in as_on_a_gpu() if way == "packed" else [mock.patch.object(Encoder, "packs", lambda *_: False)]:
+        for each in as_on_a_gpu():
             patches.enter_context(each)
         fit(make_system(name, folder, dropout=0.1), plan, root / f"{layers} run", torch.device("cpu"))
     return found[-2], found[-1]
 
 
-@pytest.mark.parametrize(("way", "name"), RECORDED)
-def test_a_step_launches_no_more_than_it_did(tmp_path, way, name):
-    """Packed as on a GPU, padded as on a CPU; unsupervised by NT-Xent, and of triplets with the hinge."""
-    (two, optimizer), (four, same) = (launches(name, way, layers, tmp_path) for layers in (2, 4))
-    layer, fixed, of_optimizer = RECORDED[way, name]
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_step_launches_no_more_than_it_did(tmp_path, name):
+    """Unsupervised by NT-Xent, and of triplets with the hinge."""
+    (two, optimizer), (four, same) = (launches(name, layers, tmp_path) for layers in (2, 4))
+    layer, fixed, of_optimizer = RECORDED[name]
     assert optimizer == same, "the weights of all layers are one"
     assert 0 < (four - two).total() <= 2 * layer, four - two
     assert 0 < two.total() - (four - two).total() <= fixed, two - (four - two)

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -60,19 +61,15 @@ class Cluster:
         """Every process with the home that is this cluster's alone."""
         found = []
         for process in psutil.process_iter():
-            try:
+            with suppress(psutil.Error):
                 if process.environ().get("HOME") == self.environment["HOME"] and name in " ".join(process.cmdline()):
                     found.append(process)
-            except psutil.Error:
-                continue
         return found
 
     def stop(self) -> None:
         for process in self.processes():
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -111,8 +108,7 @@ def test_a_lost_machine_leaves_a_smaller_group(cluster, bucket, tiny_folders, tm
     assert "workers that share each batch: 2" in screen.read_text()
     for disk in ("first", "second"):
         assert list((tmp_path / disk).glob("cse-train-*/rows/prepared/train.arrow")), "each has rows of its own"
-    lost = [*second[0].children(recursive=True), *second]
-    for process in lost:
+    for process in (*second[0].children(recursive=True), *second):
         os.kill(process.pid, signal.SIGKILL)
     training.wait(timeout=600)
     errors = screen.read_text()

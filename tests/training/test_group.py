@@ -17,7 +17,7 @@ from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
 FEW = np.array([6])  # of an epoch's last rows there may be fewer than workers
-FEW_OF, TWICE = ("promcse", "masked_lm"), ("d2cse", "masked_lm")
+CASES = (*SYSTEMS, "promcse, few", "masked_lm, few", "d2cse, twice", "masked_lm, twice")
 # one worker encodes all rows in one slice; two have 4 slices, three have 3, of unequal numbers of rows and lengths
 ALL, SHARED = Cut(1, None), Cut(3, None)
 PLAN = new_plan(learning_rate=0.02, batch_size=8, epochs=1, cut=SHARED, eval_every=3, save_seconds=0, seed=5)
@@ -56,10 +56,12 @@ def train_all(folder, scratch, group, plan, *, scored=True):
 
 
 def everything(folder, scratch, group):
-    cut, twice = (ALL, ALL) if group is ALONE else (SHARED, Cut(1, 5))
-    found = {name: take_step(name, folder, ROWS, cut, group) for name in SYSTEMS}
-    found |= {f"{name}, few": take_step(name, folder, FEW, ALL, group) for name in FEW_OF}
-    found |= {f"{name}, twice": take_step(name, folder, ROWS, twice, group) for name in TWICE}
+    cuts = {"": SHARED, "few": ALL, "twice": Cut(1, 5)}
+    found = {}
+    for case in CASES:
+        name, _, how = case.partition(", ")
+        cut = ALL if group is ALONE else cuts[how]
+        found[case] = take_step(name, folder, FEW if how == "few" else ROWS, cut, group)
     found["training"] = train_all(folder, scratch, group, PLAN)
     found["last"] = train_all(folder, scratch / "last", group, PLAN, scored=False)["weights"]
     return found
@@ -96,9 +98,7 @@ def workers(folder, tmp_path_factory, forking_python):
     return [torch.load(out / f"{rank}.pt", weights_only=False) for rank in range(3)]
 
 
-@pytest.mark.parametrize(
-    "name", [*SYSTEMS, *(f"{name}, few" for name in FEW_OF), *(f"{name}, twice" for name in TWICE)]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_shares_of_a_batch_equal_the_whole(alone, workers, name):
     expected = alone[name]
     encoded = [sum(rows for rows, _ in worker[name]["slices"]) for worker in workers]

@@ -2,7 +2,7 @@
 
 The reference is what the papers' code does: one worker, all rows in one slice, padded to the longest. Slices here have
 unequal numbers of rows, and of other lengths, so that whatever a term averages over a slice shows. Workers:
-``test_group``.
+``test_group``. Below it gradient caching: a batch that is encoded twice, slice by slice, with dropout on.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from cse.settings.train import TrainSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import cheapest_cuts, slices_of
-from tests.parts import Cut, backbone_of
-from tests.training.helpers import copies
-from tests.training.systems import SYSTEMS, assert_same_step, take_step
+from tests.parts import PLAIN, Cut, new_plan
+from tests.training.helpers import embed_rows, kept_bytes
+from tests.training.systems import CPU, SYSTEMS, assert_same_step, make_system, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
 CUTS = (Cut(4, None), Cut(1, 4), Cut(3, 5))
@@ -54,40 +54,15 @@ def test_no_other_way_to_cut_costs_less(cost):
     assert found == sorted(set(found))
 
 
-@pytest.mark.parametrize(
-    ("cut", "sentences", "workers", "slices"),
-    [
-        (Cut(None, None), 100, 1, None),  # as many as cost least
-        (Cut(None, None), 100, 3, 6),  # equal shares for the workers
-        (Cut(None, 30), 100, 1, 4),  # no more than fit
-        (Cut(None, 30), 100, 3, 6),
-        (Cut(5, None), 100, 2, 6),
-    ],
-)
-def test_number_of_slices(cut, sentences, workers, slices):
-    assert slices_of(TrainSettings(**cut._asdict()), sentences, workers) == slices
+def test_number_of_slices():
+    def of(sentences, workers, row_groups=None, mini_batch_size=None):
+        return slices_of(TrainSettings(row_groups=row_groups, mini_batch_size=mini_batch_size), sentences, workers)
 
-
-def states(backbone, *, bf16):
-    torch.manual_seed(1)
-    embedded, mask = torch.randn(3, 5, backbone.hidden_size), torch.ones(3, 5, dtype=torch.int64)
-    mask[1, 3:] = 0
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-        return backbone.run(embedded, backbone.positions(mask, 0), mask, None)
-
-
-def test_weights_are_rounded_once_and_stay_in_float32(folder):
-    backbone = backbone_of(folder).requires_grad_(False)
-    before = copies(backbone.state_dict())
-    rounded, again = (states(backbone, bf16=True) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(rounded, again, strict=True))
-    assert {state.dtype for state in rounded} == {torch.bfloat16}
-    for one, other in zip(states(backbone, bf16=False), rounded, strict=True):
-        assert 0 < (one - other).abs().max() < 0.05 * one.abs().max()
-    after = backbone.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
-    assert {weight.dtype for weight in backbone.parameters()} == {torch.float32}
+    assert of(100, 1) is None, "as many as cost least"
+    assert of(100, 3) == 6, "equal shares for the workers"
+    assert of(100, 1, mini_batch_size=30) == 4, "no more than fit"
+    assert of(100, 3, mini_batch_size=30) == 6
+    assert of(100, 2, row_groups=5) == 6
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -97,3 +72,68 @@ def test_a_step_in_bf16_is_near_one_in_float32(folder, name):
         assert rounded["terms"][term] == pytest.approx(value, rel=0.03, abs=0.01), term
     both = [torch.cat([gradient.flatten() for gradient in way["gradients"].values()]) for way in (exact, rounded)]
     assert torch.cosine_similarity(*both, dim=0) > 0.95
+
+
+MORE_ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8, 14, 30])
+
+
+def step(system, cut, *, augment=PLAIN, bf16=False, device=CPU):
+    """Return the loss and every gradient of one step, and how often the first layer ran."""
+    encoder, losses, table = system
+    encoder.to(device), losses.to(device)
+    calls = []
+    encoder.backbone.model.encoder.layer[0].register_forward_hook(lambda *_: calls.append(1))
+    torch.manual_seed(7)
+    plan = new_plan(cut=cut, augment=augment, bf16=bf16)
+    batch = embed_rows(encoder, table, MORE_ROWS, plan, step=3, device=device)
+    terms = losses(batch)
+    terms["loss"].backward()
+    weights = encoder.trainable() | losses.trainable()
+    return terms["loss"].item(), {n: w.grad.clone() for n, w in weights.items() if w.grad is not None}, len(calls)
+
+
+def assert_same(direct, cached, tolerance=1e-6):
+    loss, gradients, passes = direct
+    cached_loss, cached_gradients, cached_passes = cached
+    assert cached_loss == pytest.approx(loss, rel=tolerance)
+    assert gradients.keys() == cached_gradients.keys()
+    for name, gradient in gradients.items():
+        scale = max(gradient.abs().max().item(), 1e-3)
+        assert (cached_gradients[name] - gradient).abs().max().item() <= tolerance * scale, name
+    assert any(gradient.abs().max() > 1e-4 for gradient in gradients.values())
+    assert cached_passes > passes  # the second passes really ran
+
+
+def direct_and_cached(name, folder, device=CPU):
+    """A step of four slices, and one that encodes each of four twice."""
+    system = make_system(name, folder, dropout=0.1)
+    sentences = len(system[2].columns) * len(MORE_ROWS)
+    direct = step(system, Cut(4, None), device=device)
+    cached = step(make_system(name, folder, dropout=0.1), Cut(1, -(-sentences // 4)), device=device)
+    still = step(make_system(name, folder, dropout=0.0), Cut(4, None), device=device)
+    assert still[0] != direct[0], "dropout was off"
+    return direct, cached
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_two_passes_give_the_gradient_of_one_with_dropout_on(folder, name):
+    assert_same(*direct_and_cached(name, folder))
+
+
+def test_augmented_copies_and_bf16(folder):
+    augment = AugmentSettings(repeat_words=0.3, shuffle_tokens="paper", cut_features=0.2)
+    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None), augment=augment)
+    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), augment=augment)
+    assert_same(direct, cached)
+    direct, cached = (
+        step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4, None), Cut(1, 5))
+    )
+    assert_same(direct, cached, 5e-3)  # states and their gradients are rounded to 8 bits, in another order
+
+
+def test_what_is_kept_between_the_passes_does_not_grow_with_the_layers(folder):
+    def kept(cut):
+        encoder, losses, table = make_system("promcse", folder, dropout=0.1)
+        return kept_bytes(lambda: losses(embed_rows(encoder, table, MORE_ROWS, new_plan(cut=cut))))
+
+    assert kept(Cut(1, 5)) < kept(Cut(4, None)) / 10

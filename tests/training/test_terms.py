@@ -23,19 +23,18 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
 from cse.training.losses import Losses, bare_teacher
-from cse.training.state import RunFolder
+from tests.gpu.base import CPU, fit
 from tests.model import reference
-from tests.parts import Cut, backbone_of, embed, new_plan, prompted, replan, slopes, train
+from tests.parts import Cut, backbone_of, embed, moved, new_plan, prompted, replan, slopes
 from tests.training.helpers import (
     Fours,
-    Recorder,
     copies,
     embed_rows,
     make_table,
     momentum_queue,
     replaced_tokens_term,
     self_guided_term,
-)
+)  # fmt: skip
 from tests.training.systems import swap_some
 
 PLAN = new_plan(learning_rate=0.02, batch_size=8, cut=Cut(3, None), seed=5)
@@ -55,12 +54,6 @@ def in_float64(encoder, batch):
     """The batch as it is before the loop rounds what the loss compares to float32."""
     pooled = batch.layout.join([piece.tokens.pooled_BD for piece in batch.slices])
     return replace(batch, projected_XD=encoder.project(pooled))
-
-
-def fit(encoder, losses, table, folder, **changes):
-    return train(
-        encoder, losses, table, replan(PLAN, **changes), dev=None, folder=RunFolder(folder), observer=Recorder()
-    )
 
 
 def value_of(term, encoder, table, plan=PLAN, **changes):
@@ -134,18 +127,11 @@ def expected_embeddings(encoder, batch):
     return np.tanh(reference.linear(h, dense, "dense"))
 
 
-@pytest.mark.parametrize(
-    ("projector", "normalize", "options"),
-    [
-        ("tanh", "positions", {}),
-        ("tanh", "tokens", {}),
-        ("tanh", "sum", {}),
-        ("batch_norm", "tokens", {}),
-        ("tanh", "positions", {"condition": False}),
-        ("tanh", "positions", {"discriminator": "frozen"}),
-        ("tanh", "positions", {"discriminator": "copy"}),
-    ],
-)
+@pytest.mark.parametrize(("projector", "normalize", "options"), [
+    ("tanh", "positions", {}), ("tanh", "tokens", {}), ("tanh", "sum", {}), ("batch_norm", "tokens", {}),
+    ("tanh", "positions", {"condition": False}), ("tanh", "positions", {"discriminator": "frozen"}),
+    ("tanh", "positions", {"discriminator": "copy"}),
+])  # fmt: skip
 def test_detection_equals_numpy(backbone, projector, normalize, options):
     """D2CSE: the same prompts in both passes, the projected embedding in place of ``[CLS]``; DiffCSE: no prompts."""
     encoder = make_encoder(backbone, mlp="train_only", projector=projector).eval()
@@ -169,8 +155,7 @@ def test_detection_equals_numpy(backbone, projector, normalize, options):
         prefix=prefix_of(encoder) if shared else None, shift=LENGTH if shared else 0,
     )  # fmt: skip
     assert found == pytest.approx(expected, rel=tolerance)
-    assert any((piece.mask_BL == 0).any() for piece in batch.slices)
-    assert len(batch.slices) == 3
+    assert len(batch.slices) == 3 and any((piece.mask_BL == 0).any() for piece in batch.slices)
 
 
 def test_gradient_reaches_the_prompts_through_the_embedding_too(backbone):
@@ -238,10 +223,10 @@ def test_a_copy_of_the_head_is_trained(with_head, tmp_path):
     encoder = make_encoder(with_head)
     term = masked_lm_term(encoder, weight=1.0, train_head=True)
     before, head = copies(with_head.state_dict()), copies(term.head.state_dict())
-    fit(encoder, Losses({"masked_lm": term}), make_table(with_head), tmp_path)
+    fit((encoder, Losses({"masked_lm": term}), make_table(with_head)), PLAN, tmp_path, CPU)
     assert all(torch.equal(before[name], weight) for name, weight in with_head.state_dict().items())
-    moved = {name for name, weight in term.head.state_dict().items() if not torch.equal(head[name], weight)}
-    assert moved == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias", "decoder"}
+    changed = {name for name, weight in term.head.state_dict().items() if not torch.equal(head[name], weight)}
+    assert changed == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias", "decoder"}
 
 
 def one_view(backbone, rows=40):
@@ -252,9 +237,8 @@ def one_view(backbone, rows=40):
 def test_contrastive_tension_equals_dot_products_by_hand(bert):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full").eval()
     term = ContrastiveTension(encoder, Fours(weight=1.0))
+    moved(term.second, 0.01)
     with torch.no_grad():
-        for weight in term.second.parameters():
-            weight.add_(0.01 * torch.randn_like(weight))
         rows = make_table(bert, 40, "sentences")  # the second copy is for other terms
         found = term(embed_rows(encoder, rows, np.arange(10), PLAN)).item()
         assert term(embed_rows(encoder, rows, np.arange(3), PLAN)).item() == 0, "no whole group"
@@ -272,7 +256,7 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
     bare = SentenceEncoder(copy.deepcopy(encoder.backbone))
     term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.1), [bare_teacher(encoder)])
-    fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
+    fit((encoder, Losses({"distillation": term}), one_view(bert)), replan(PLAN, learning_rate=1e-2), tmp_path, CPU)
     found, batch = value_of(term, encoder.eval(), one_view(bert))
     teacher = torch.zeros_like(batch.projected_XD)
     for piece in batch.slices:
@@ -343,7 +327,6 @@ def test_self_guided_equals_numpy(backbone):
 
 def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
     encoder = make_encoder(bert, prompt=False, trained="full").eval()
-    torch.manual_seed(0)
     term = self_guided_term(encoder)
 
     def pull():
@@ -353,41 +336,32 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
         return values[1] - values[0]
 
     assert pull() == 0
-    squares = 0.0
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            change = 0.01 * torch.randn_like(weight)
-            weight.add_(change)
-            squares += change.double().square().sum().item()
-    assert pull() == pytest.approx(100 * squares, rel=1e-4)
+    before = copies(encoder.trainable())
+    moved(encoder, 0.01)
+    squares = sum((weight - before[name]).double().square().sum() for name, weight in encoder.trainable().items())
+    assert pull() == pytest.approx(100 * squares.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
     options = {"prompt": frozen, "pooler": "mean", "trained": "prompts" if frozen else "full"}
     encoder = make_encoder(bert, **options).train()
-    torch.manual_seed(3)
     bystander = make_encoder(bert if frozen else load_backbone(bert.files), **options)
-    bystander.load_state_dict(encoder.state_dict())
     queue, table = momentum_queue(encoder, size=12, momentum=0.9), make_table(bert)
     follower, kept, body = copies(encoder.trainable()), [], copies(bert.state_dict())
     assert queue.negatives() is None
     for step in range(4):
-        with torch.no_grad():
-            for weight in encoder.trainable().values():
-                weight.add_(0.05 * torch.randn_like(weight))
         rows = np.arange(5) + 5 * step
-        queue.take_in(embed_rows(encoder, table, rows, PLAN))
+        queue.take_in(embed_rows(moved(encoder, 0.05), table, rows, PLAN))
         assert encoder.training and encoder.backbone.model.encoder.layer[0].training
         for name, weight in encoder.trainable().items():
             follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
             bystander.get_parameter(name).data.copy_(follower[name])
         with torch.no_grad():
             new = embed_rows(bystander.eval(), table, rows, replan(PLAN, cut=Cut(1, None))).views[0]
-        bystander.train()
+        encoder.train()  # as the evaluation above switched the backbone that both share
         kept = [*new, *kept][:12]
         torch.testing.assert_close(queue.negatives(), torch.stack(kept), atol=2e-5, rtol=0)
-        encoder.train()
     assert not queue.negatives().requires_grad
     assert (queue.follower[0].backbone is encoder.backbone) == frozen
     assert not frozen or all(torch.equal(body[name], weight) for name, weight in bert.state_dict().items())
@@ -425,7 +399,6 @@ def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
 
 def test_labels_follow_their_rows_through_the_classifier(bert):
     encoder = make_encoder(bert, pooler="mean").eval()
-    torch.manual_seed(6)
     term = NliSoftmax(encoder, of.NliSoftmaxSettings())
     table = replace(make_table(bert, 40, "pairs"), labels=np.random.default_rng(3).integers(0, 3, 40))
     found, batch = value_of(term, encoder, table)
@@ -443,7 +416,6 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
 
 def test_both_texts_of_a_pair_are_drawn_to_their_label(bert):
     encoder = make_encoder(bert, pooler="mean").eval()
-    torch.manual_seed(6)
     term = LabelProxies(encoder, of.LabelProxiesSettings(), 4)
     table = replace(make_table(bert, 40, "pairs"), labels=np.random.default_rng(3).integers(-1, 4, 40))
     found, batch = value_of(term, encoder, table)

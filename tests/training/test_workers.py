@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -36,26 +37,17 @@ def start(folder, out, *settings, python=sys.executable):
 
 def workers_of(process):
     """The worker processes below a command."""
-    try:
-        below = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return [child for child in below if WORKER in " ".join(_line(child))]
-
-
-def _line(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if WORKER in " ".join(child.cmdline()):
+                    found.append(child)
+    return found
 
 
 def saved(folder):
     return list(folder.glob(".cse/resume/*/ray/*/checkpoint_manager_snapshot.json"))
-
-
-def metrics(folder, out):
-    return json.loads((folder / f"{out}.json").read_text())
 
 
 def test_a_killed_command_and_a_killed_worker_cost_nothing_but_time(folder, forking_python):
@@ -80,5 +72,6 @@ def test_a_killed_command_and_a_killed_worker_cost_nothing_but_time(folder, fork
     assert second.returncode == 0, errors
     assert "resuming after step" in errors
     assert contents(folder / "out") == contents(folder / "undisturbed")
-    assert metrics(folder, "out") == metrics(folder, "undisturbed")
+    found, expected = (json.loads((folder / f"{out}.json").read_text()) for out in ("out", "undisturbed"))
+    assert found == expected
     assert not workers_of(second) and not list((folder / ".cse/resume").iterdir())
