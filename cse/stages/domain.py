@@ -20,11 +20,6 @@ from cse.stages.evaluate import evaluate_stage
 from cse.stages.place import Place
 from cse.stages.prepare import prepare_stage
 
-GROUPS = (
-    "data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation",
-    "bank",
-)  # fmt: skip
-
 
 def domain_stage(
     settings: Settings,

@@ -30,8 +30,6 @@ from cse.settings.model import BackboneSettings
 from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall
 from cse.stages.open_model import BackboneOf, open_model
 
-GROUPS = ("evaluation",)
-
 
 def evaluate_stage(
     settings: Settings,

@@ -37,7 +37,6 @@ from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
-GROUPS = ("export",)
 SCORES = METRICS / "train.json", METRICS / "evaluation.json"  # of the pipeline's own checkpoint
 _COMPARED = 256  # sentences of the parity check
 _TRAINING = 2000  # training texts that those for ranges are taken from

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,20 +34,18 @@ Watch = Callable[[Training], Sequence[Observer]]
 
 
 def link_rows(prepared: Path, folder: Path, dev: Task | None) -> None:
-    """Hard-link the training rows of prepared data into an empty folder, beside a task that chooses and no other."""
+    """Hard-link the training rows of prepared data into an empty folder, beside a task that chooses and no other.
+
+    On another disk, copy them.
+    """
     data = PreparedData(prepared)
     documents = [] if data.documents is None else [DOCUMENTS_FILE]
-    link_files(prepared, folder, (TRAIN_FILE, *map(source_file, data.sources), *documents, REPORT_FILE))
-    write_tasks(folder, dev=dev)
-
-
-def link_files(source: Path, folder: Path, names: Iterable[str]) -> None:
-    """Hard-link files into a folder; on another disk, copy them."""
-    for name in names:
+    for name in (TRAIN_FILE, *map(source_file, data.sources), *documents, REPORT_FILE):
         try:
-            os.link((source / name).resolve(), folder / name)
+            os.link((prepared / name).resolve(), folder / name)
         except OSError:
-            shutil.copyfile(source / name, folder / name)
+            shutil.copyfile(prepared / name, folder / name)
+    write_tasks(folder, dev=dev)
 
 
 def steps_of(settings: Settings, prepared: Path) -> int:

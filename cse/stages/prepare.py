@@ -13,8 +13,6 @@ from cse.settings import Settings
 from cse.settings.data import DataSettings
 from cse.stages.common import PREPARED, run_stage
 
-GROUPS = ("data", "mine", "backbone")
-
 
 def prepare_stage(settings: Settings, *, prepared: Path = PREPARED, progress: bool = True) -> None:
     """Prepare the data and print a summary."""
