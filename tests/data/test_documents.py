@@ -30,11 +30,8 @@ def rows_of(prepared):
 
 
 def test_passages_are_whole_sentences_up_to_the_limit():
-    assert passages_of([BODY], "en", 9) == [
-        "Dr. Smith lives in Rome. He has a cat.",
-        "The cat sleeps all day! Does it eat?",
-        "It does.",
-    ]
+    passages = ["Dr. Smith lives in Rome. He has a cat.", "The cat sleeps all day! Does it eat?", "It does."]
+    assert passages_of([BODY], "en", 9) == passages
     assert passages_of([BODY], "en", 1)[:2] == ["Dr. Smith lives in Rome.", "He has a cat."], "never half a sentence"
     assert passages_of(["one\ntwo", "  ", "three"], "en", 60) == ["one two three"]
     cat, dog = "\u732b\u5728\u7761\u89c9\u3002", "\u72d7\u5728\u8dd1\u3002"
@@ -42,26 +39,15 @@ def test_passages_are_whole_sentences_up_to_the_limit():
 
 
 def test_a_folder_of_beir_works_as_it_is(rows_of, tmp_path):
-    write_objects(
-        tmp_path / "beir/corpus.jsonl",
-        [
-            {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. They sleep.", "metadata": {}},
-            {"_id": "8", "title": "", "text": " "},
-        ],
-    )
+    whole = "Cats in Rome. They sleep."
+    documents = [{"_id": "7", "title": "Cats in Rome", "text": whole, "metadata": {}}, {"_id": "8", "text": " "}]
+    write_objects(tmp_path / "beir/corpus.jsonl", documents)
     write_objects(tmp_path / "beir/queries.jsonl", [{"_id": "1", "text": "who has a cat?"}])
     rows, report = rows_of(tmp_path / "beir")
-    whole = "Cats in Rome. They sleep."
     assert [tuple(row.values()) for row in rows] == [
         ("Cats in Rome", whole, "1"), ("Cats in Rome.", whole, "1"), ("They sleep.", whole, "1"),
     ]  # fmt: skip
     assert dropped(report["train"]) == {"empty_document": (1, "beir:2")}
-
-
-def test_sentences_alone_are_rows_of_one_text(rows_of, tmp_path):
-    write_objects(tmp_path / "docs.jsonl", [{"body": BODY}, {"body": "Another one. And its end."}])
-    rows, report = rows_of(tmp_path / "docs.jsonl", pairs="sentences")
-    assert (len(rows), rows[1], report["view"]) == (7, {"sent0": "He has a cat.", "group": "1"}, "sentences")
 
 
 def test_questions_and_answers_of_a_table(rows_of, tmp_path):
@@ -83,15 +69,11 @@ def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path):
         "picture.png": "",
     }.items():
         write_lines(tmp_path / "docs" / name, [text])
-    rows, _ = rows_of(tmp_path / "docs", pairs="sentences")
-    assert [tuple(row.values()) for row in rows] == [
-        ("Cats sleep.", "a.md"),
-        ("They do.", "a.md"),
-        ("First paragraph goes on.", "c.txt"),
-        ("Second one.", "c.txt"),
-        ("Dogs run.", "deep/b.html"),
-        ("They bark.", "deep/b.html"),
-    ]
+    rows, report = rows_of(tmp_path / "docs", pairs="sentences")
+    assert (report["view"], [tuple(row.values()) for row in rows]) == ("sentences", [
+        ("Cats sleep.", "a.md"), ("They do.", "a.md"), ("First paragraph goes on.", "c.txt"), ("Second one.", "c.txt"),
+        ("Dogs run.", "deep/b.html"), ("They bark.", "deep/b.html"),
+    ])  # fmt: skip
     rows, _ = rows_of(tmp_path / "docs", pairs="question_answer")
     assert [tuple(row.values()) for row in rows] == [("Do they eat?", "They do.", "a.md")]
 
@@ -133,10 +115,8 @@ you a message when the money has left our account.</p><ul><li>Cards: five days</
 def test_a_page_begins_with_its_article():
     title, sections = html_document(PAGE)
     assert title == "Refunds - ACME Help"
-    assert [(part.heading, len(part.paragraphs), part.asked) for part in sections] == [
-        ("Refunds", 1, False),
-        ("How long does it take?", 2, True),
-    ]
+    shape = [(part.heading, len(part.paragraphs), part.asked) for part in sections]
+    assert shape == [("Refunds", 1, False), ("How long does it take?", 2, True)]
     assert sections[0].paragraphs[0].startswith("You can ask for a refund within thirty days")
     short = PAGE.replace("You can ask for a refund within thirty days of your purchase. Write", "Write")
     assert "cookies" not in str(html_document(short)[1])
@@ -194,12 +174,9 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
     rows, report = rows_of(path, pairs="stand_ins", stand_ins=3)
     whole = f"Cats in Rome {BODY}"
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
-        ("Cats in Rome", whole),
-        ("Dr. Smith lives in Rome.", whole),
-        ("The cat sleeps all day!", whole),
-        ("A title alone", "A title alone"),
-        ("One sentence only.", "One sentence only."),
-    ]
+        ("Cats in Rome", whole), ("Dr. Smith lives in Rome.", whole), ("The cat sleeps all day!", whole),
+        ("A title alone", "A title alone"), ("One sentence only.", "One sentence only."),
+    ]  # fmt: skip
     assert report["train"]["dropped"]["empty_document"]["count"] == 1
     assert PreparedData(tmp_path / "out").made_from == "stand_ins"
     write_objects(path, [{"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000}])
