@@ -26,39 +26,29 @@ from tests.export.banks import check_mixed, make_adapted
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
 from tests.parts import backbone_of, new_prompt, refusal, sentence_encoder
+from tests.rows import write_objects
 
 # what is trained in the backbone, and beside it
 KINDS = {
-    "lora": ("lora", {}),
-    "prompted-lora": ("lora", {"rank": 3, "prompt": 4}),
-    "biases": ("biases", {}),
-    "prompted-biases": ("biases", {"prompt": 2}),
-    "prompts": ("prompts", {"prompt": 5}),
-    "bare": ("prompts", {}),
-}
+    "lora": {"trained": "lora"}, "prompted-lora": {"trained": "lora", "rank": 3, "prompt": 4},
+    "biases": {"trained": "biases"}, "prompted-biases": {"trained": "biases", "prompt": 2},
+    "prompts": {"trained": "prompts", "prompt": 5}, "bare": {"trained": "prompts"},
+}  # fmt: skip
+SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in ("albert", "electra", "modernbert", "llama")]
 
 
-def make(folder, place, adapters=("all",)):
-    encoders = {
-        name: make_adapted(folder, trained, seed=seed, **more)
-        for seed, (name, (trained, more)) in enumerate(KINDS.items())
-    }
+def make(place, encoders, adapters=("all",)):
+    """A bank with these encoders as domains, the bare one first."""
     assert create_bank(encoders["bare"], place, tolerance=1e-5, adapters=adapters) < 1e-5
     for name, encoder in encoders.items():
         add_domain(place, make_domain(encoder, name, shape=Bank(place).manifest.shape))
-    return encoders
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "bert",
-        *(pytest.param(family, marks=pytest.mark.slow) for family in ("albert", "electra", "modernbert", "llama")),
-    ],
-)
+@pytest.mark.parametrize("family", ["bert", *SLOW])
 def test_mixed_rows_equal_each_domains_own_encoder(family, tiny_folders, tmp_path):
     folder = tiny_folders["bert"] if family == "bert" else make_family_folder(tmp_path / "model", family)
-    encoders = make(folder, tmp_path / "bank")
+    encoders = {name: make_adapted(folder, seed=seed, **parts) for seed, (name, parts) in enumerate(KINDS.items())}
+    make(tmp_path / "bank", encoders)
     check_mixed(tmp_path / "bank", encoders, SENTENCES)
     for name, encoder in encoders.items():
         if name != "bare" and not (name == "biases" and family in ("modernbert", "llama")):  # they have none
@@ -69,11 +59,9 @@ def test_mixed_rows_equal_each_domains_own_encoder(family, tiny_folders, tmp_pat
 def made(tiny_folders, tmp_path_factory):
     """A bank whose domains may have LoRA of two layers and biases, and its encoders; do not change it."""
     place = tmp_path_factory.mktemp("adapters") / "bank"
-    encoders = {name: make_adapted(tiny_folders["bert"], KINDS[name][0]) for name in ("biases", "bare")}
+    encoders = {name: make_adapted(tiny_folders["bert"], **KINDS[name]) for name in ("biases", "bare")}
     encoders["lora"] = lora_of(tiny_folders["bert"], "query", "value")
-    create_bank(encoders["bare"], place, tolerance=1e-5, adapters=["query", "value"])
-    for name, encoder in encoders.items():
-        add_domain(place, make_domain(encoder, name, shape=Bank(place).manifest.shape))
+    make(place, encoders, ["query", "value"])
     return place, encoders
 
 
@@ -138,11 +126,9 @@ def with_dense(folder):
     """Put a layer of another width behind a model's mean, in the files of sentence-transformers."""
     parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
     modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in parts]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    for name in ("1_Pooling", "2_Dense"):
-        (folder / name).mkdir()
-    (folder / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (folder / "2_Dense/config.json").write_text('{"activation_function": "torch.nn.modules.activation.Tanh"}')
+    write_objects(folder / "modules.json", [modules])
+    write_objects(folder / "1_Pooling/config.json", [{"pooling_mode_mean_tokens": True}])
+    write_objects(folder / "2_Dense/config.json", [{"activation_function": "torch.nn.modules.activation.Tanh"}])
     linear = {"linear.weight": torch.randn(48, 32) / 6, "linear.bias": torch.randn(48)}
     save_file(linear, folder / "2_Dense/model.safetensors")
     return folder
@@ -165,26 +151,18 @@ def encoders_of(folder, *, cls):
     return found
 
 
-CASES = [
-    pytest.param("qwen3", False),
-    pytest.param("electra", True, marks=pytest.mark.slow),
-    pytest.param("llama, wide heads, no added tokens", False, marks=pytest.mark.slow),
-    pytest.param("gemma3, both ways, dense", False, marks=pytest.mark.slow),
-]
+FAMILIES = ["electra", "llama, wide heads, no added tokens", "gemma3, both ways, dense"]
 
 
-@pytest.mark.parametrize(("case", "cls"), CASES)
-def test_mixed_domains_have_their_own_encoders_vectors(case, cls, tmp_path):
+@pytest.mark.parametrize("case", ["qwen3", *(pytest.param(case, marks=pytest.mark.slow) for case in FAMILIES)])
+def test_mixed_domains_have_their_own_encoders_vectors(case, tmp_path):
     folder = make_family_folder(tmp_path / "model", case.removesuffix(", dense"))
-    encoders = encoders_of(with_dense(folder) if case.endswith("dense") else folder, cls=cls)
+    encoders = encoders_of(with_dense(folder) if case.endswith("dense") else folder, cls=case == "electra")
     width = encoders["bare"].dimension
     assert width == (48 if case.endswith("dense") else 32)
-    bank = tmp_path / "bank"
-    assert create_bank(encoders["bare"], bank, tolerance=1e-5) < 1e-5
-    for name, encoder in encoders.items():
-        add_domain(bank, make_domain(encoder, name))
-    check_mixed(bank, encoders, SENTENCES)
-    onnx = OnnxEncoder(bank, provider="cpu")
+    make(tmp_path / "bank", encoders, adapters=None)
+    check_mixed(tmp_path / "bank", encoders, SENTENCES)
+    onnx = OnnxEncoder(tmp_path / "bank", provider="cpu")
     of_query = encoders["roles"].encode(SENTENCES, role="query")
     assert np.abs(of_query - encoders["roles"].encode(SENTENCES)).max() > 0.01
     np.testing.assert_allclose(onnx.encode(SENTENCES, domain="roles", role="query"), of_query, atol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
@@ -21,20 +20,19 @@ from tests.export.systems import SENTENCES
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
 from tests.parts import refusal, sentence_encoder
+from tests.rows import write_objects
 
 
-def adapter(folder, table=None, **changes):
-    """An adapter folder as PEFT saves it; with ``prefix_projection`` it also stores the table, multiplied out."""
-    folder.mkdir(exist_ok=True)
+def adapter(folder, **changes):
+    """An adapter folder as PEFT saves it."""
     config = {
         "peft_type": "PREFIX_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": LENGTH,
         "token_dim": WIDTH, "num_layers": LAYERS, "num_attention_heads": HEADS,
         "num_transformer_submodules": 1, "prefix_projection": False,
         "encoder_hidden_size": WIDTH, "base_model_name_or_path": "someone/bert", "modules_to_save": None,
     }  # fmt: skip
-    (folder / "adapter_config.json").write_text(json.dumps(config | changes))
-    table = random(LENGTH, 2 * LAYERS * WIDTH, seed=3, std=0.7) if table is None else table
-    save_file({"prompt_embeddings": table}, folder / "adapter_model.safetensors")
+    write_objects(folder / "adapter_config.json", [config | changes])
+    save_file({"prompt_embeddings": random(LENGTH, 2 * LAYERS * WIDTH)}, folder / "adapter_model.safetensors")
     return folder
 
 
@@ -47,11 +45,10 @@ def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, p
     config = peft.PrefixTuningConfig(task_type="FEATURE_EXTRACTION", **options)
     model = peft.get_peft_model(base, config).eval()
     model.save_pretrained(tmp_path / "adapter")
-    expected = []
-    for ids in released.rows(backbone_folder, TEXTS):
-        with torch.no_grad():
-            given = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.ones(ids.shape, dtype=torch.long)}
-            expected.append(model(**given).last_hidden_state[0].mean(dim=0).numpy())
+    with torch.no_grad():
+        rows = [torch.from_numpy(ids) for ids in released.rows(backbone_folder, TEXTS)]
+        states = [model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state for ids in rows]
+        expected = [each[0].mean(dim=0).numpy() for each in states]
     done = import_model(tmp_path / "adapter", "peft", str(backbone_folder), tmp_path / "out", pooler="avg")
     worst("peft itself", SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False), expected)
     prompt = {"kind": "key_value", "length": LENGTH, "shared": False, "position_shift": True}
@@ -96,24 +93,21 @@ def test_lora_of_peft_gives_its_embeddings(tiny_folders, tmp_path, options, wors
 
 
 LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "bias": "none", "target_modules": ["query"]}
+UNFIT = [
+    (LORA | {"use_dora": True}, "use_dora is True, which has no place here; merge the adapter into its model"),
+    (LORA | {"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
+    (LORA | {"lora_alpha": None}, "lora_alpha is None; fetch the adapter again"),
+    ({"peft_type": "IA3"}, "peft_type is 'IA3', and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
+    ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
+    ({"num_virtual_tokens": 9}, "num_virtual_tokens is 9, but adapter_model.safetensors on"),
+    ({"num_virtual_tokens": 10**12}, "num_virtual_tokens is 1000000000000"),
+    ({"peft_type": [[]]}, "peft_type is [[]]"),
+    ({"num_layers": {"x": 1}}, "num_layers is {'x': 1}, but"),
+    ({"modules_to_save": ["classifier"]}, "modules_to_save is ['classifier'], which has no place here"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (LORA | {"use_dora": True}, "use_dora is True, which has no place here; merge the adapter into its model"),
-        (LORA | {"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
-        (LORA | {"lora_alpha": None}, "lora_alpha is None; fetch the adapter again"),
-        ({"peft_type": "IA3"}, "peft_type is 'IA3', and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
-        ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
-        ({"num_virtual_tokens": 9}, "num_virtual_tokens is 9, but adapter_model.safetensors on"),
-        ({"num_virtual_tokens": 10**12}, "num_virtual_tokens is 1000000000000"),
-        ({"peft_type": [[]]}, "peft_type is [[]]"),
-        ({"num_layers": {"x": 1}}, "num_layers is {'x': 1}, but"),
-        ({"num_transformer_submodules": 2}, "num_transformer_submodules is 2, which has no place here"),
-        ({"modules_to_save": ["classifier"]}, "modules_to_save is ['classifier'], which has no place here"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "said"), UNFIT)
 def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):
     source = adapter(tmp_path / "adapter", **changes)
     assert said in refusal(import_model, source, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
@@ -126,24 +120,19 @@ def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Nor
     changed = {name: weight + 0.05 * torch.randn_like(weight) for name, weight in weights.items()}
     save_file(changed, place / "model.safetensors", {"format": "pt"})
     modes = {f"pooling_mode_{name}": name.startswith(pooling) for name in ("cls_token", "mean_tokens", "max_tokens")}
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    kind = "sentence_transformers.models."
     listed = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": paths.get(name, f"{i}_{name}"),
-            "type": f"sentence_transformers.models.{name}",
-        }
+        {"idx": i, "name": str(i), "path": paths.get(name, f"{i}_{name}"), "type": kind + name}
         for i, name in enumerate(modules)
     ]
-    (place / "1_Pooling").mkdir(exist_ok=True)
-    for name, content in (
-        ("1_Pooling/config.json", {"word_embedding_dimension": WIDTH} | modes),
-        ("modules.json", listed),
-        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}),
-        ("sentence_bert_config.json", {"max_seq_length": 16, "do_lower_case": False}),
-    ):
-        (place / name).write_text(json.dumps(content))
+    for name, content in {
+        "1_Pooling/config.json": {"word_embedding_dimension": WIDTH} | modes,
+        "modules.json": listed,
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"},
+        "sentence_bert_config.json": {"max_seq_length": 16, "do_lower_case": False},
+    }.items():
+        write_objects(place / name, [content])
     return place
 
 
@@ -205,8 +194,6 @@ EXPRESSED = [
 @pytest.mark.parametrize(("case", "kind"), [("bert", "hidden_state"), *((case, "key_value") for case in EXPRESSED)])
 def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
     peft = pytest.importorskip("peft")
-    from transformers import AutoModel
-
     encoder = encoders(case, kind, pooler="mean")
     export_adapter(encoder, tmp_path / "adapter", SENTENCES, tolerance=1e-5)
     base = AutoModel.from_pretrained(encoder.backbone.files.folder)
