@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,6 +19,7 @@ from cse.ledger import Ledger
 from cse.runtime.encode import unit_rows
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
+from tests.rows import write_lines, write_objects, write_table
 
 LABELS_OF = {"red cat": ["red cat sat", "the red cat", "a red old cat"], "small_dog": ["small dog", "a small dog sat",
              "the small dog sleeps"], "house": ["the house", "old house", "rain on a house"]}  # fmt: skip
@@ -56,11 +56,9 @@ def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, pl
 
 
 def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse, place):
-    (place / "few").mkdir()
-    (place / "few/train.csv").write_text(table(2), encoding="utf-8")
     test = [(text, label) for label, texts in LABELS_OF.items() for text in texts[1:]]
-    lines = "".join(f"{text},{label}\n" for text, label in test)
-    (place / "few/test.csv").write_text(f"text,label\n{lines}", encoding="utf-8")
+    write_table(place / "few/test.csv", ("text", "label"), test)
+    (place / "few/train.csv").write_text(table(2), encoding="utf-8")
     done = cse("adapt", "--labels", "few", "--out", "out")
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
@@ -68,16 +66,18 @@ def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse,
     assert encoder.classifier.facts.rows in (0, 3), "not 6: the second text of each label is a test text"
 
 
+DESCRIBED = ["intent,description", "red cat,a cat that is red", "small_dog,a dog that is small", "house,"]
+
+
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "lines", "described"),
     [
-        ("names.txt", "red cat\nsmall_dog\nhouse\n"),
-        ("names.csv", "intent,description\nred cat,a cat that is red\nsmall_dog,a dog that is small\nhouse,\n"),
+        ("names.txt", [*LABELS_OF], ["red cat", "small dog"]),
+        ("names.csv", DESCRIBED, ["a cat that is red", "a dog that is small"]),
     ],
 )
-def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, text):
-    (place / name).write_text(text, encoding="utf-8")
-    described = ["a cat that is red", "a dog that is small"] if "description" in text else ["red cat", "small dog"]
+def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, lines, described):
+    write_lines(place / name, lines)
     done = cse("adapt", "--labels", name, "--out", "out")
     assert done.code == 0, done.err
     assert f"{name}: names of 3 labels and no text: nothing is trained" in done.err
@@ -88,10 +88,8 @@ def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, t
 
 
 def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(cse, place):
-    numbered = re.sub(
-        r"red cat$|small_dog$|house$", lambda found: f"label {len(found[0])}", table(3), flags=re.MULTILINE
-    )
-    (place / "few.csv").write_text(numbered, encoding="utf-8")
+    numbered = [(text, f"label {len(label)}") for label, texts in LABELS_OF.items() for text in texts]
+    write_table(place / "few.csv", ("text", "label"), numbered)
     (place / "names.csv").write_text("text,label\nthe red cat,label 7\nsmall dog,label 9\nold house,label 5\n")
     plain = cse("adapt", "--labels", "few.csv", "--out", "plain")
     assert "names are left out, since they tell texts no better than chance" in plain.out, plain.err
@@ -148,23 +146,22 @@ def test_of_many_rows_none_ships_that_is_right_less_often_than_the_bare_backbone
 
 
 def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):
-    (place / "names.txt").write_text("red cat\nsmall dog\n", encoding="utf-8")
+    texts = ["red cat", 'small dog, "sleeps"']
+    write_lines(place / "names.txt", ["red cat", "small dog"])
     assert cse("adapt", "--labels", "names.txt", "--out", "out").code == 0
-    (place / "texts.txt").write_text('red cat\nsmall dog, "sleeps"\n', encoding="utf-8")
-    told = OnnxEncoder(place / "out/bundle", provider="cpu").classify(["red cat", 'small dog, "sleeps"'])
+    write_lines(place / "texts.txt", texts)
+    told = OnnxEncoder(place / "out/bundle", provider="cpu").classify(texts)
     for ending in ("jsonl", "parquet", "csv", "csv"):  # the last one is replaced
         done = cse("encode", "out/bundle", "texts.txt", "--classify", "--out", f"told.{ending}")
         assert done.code == 0 and f"told.{ending}: 2 texts, 0 of them not known" in done.err, done.err
     rows = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
-    assert [*rows[0]] == ["text", "label", "probability", "known"]
-    assert [(row["label"], row["known"]) for row in rows] == [(one.label, one.known) for one in told]
+    assert rows == [{"text": text, **one._asdict()} for text, one in zip(texts, told, strict=True)]
     found = pq.read_table(place / "told.parquet")["probability"].to_pylist()
     assert found == pytest.approx([row["probability"] for row in rows])
     with (place / "told.csv").open(encoding="utf-8", newline="") as stream:
-        assert [row["text"] for row in csv.DictReader(stream)] == [row["text"] for row in rows]
-    body = ["red cat", 'small dog, "sleeps"'] * 6
-    given = [{"id": number, "body": text, "label": ["a", 1]} for number, text in enumerate(body)]
-    (place / "given.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in given), encoding="utf-8")
+        assert [row["text"] for row in csv.DictReader(stream)] == texts
+    given = [{"id": number, "body": text, "label": ["a", 1]} for number, text in enumerate(texts * 6)]
+    write_objects(place / "given.jsonl", given)
     classify = ("encode", "out/bundle", "given.jsonl", "--column", "body", "--classify")
     for ending in ("csv", "parquet", "jsonl"):
         assert cse(*classify, "--out", f"kept.{ending}").code == 0
@@ -175,13 +172,13 @@ def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):
     ]
     assert pq.read_table(place / "kept.parquet").column_names == [*rows[0]]
     with (place / "kept.csv").open(encoding="utf-8", newline="") as stream:
-        assert [(row["id"], row["body"]) for row in csv.DictReader(stream)] == [(str(n), t) for n, t in enumerate(body)]
+        assert [row["body"] for row in csv.DictReader(stream)] == texts * 6
     shown = cse(*classify).out.splitlines()
     assert shown[0].split() == ["text", "label", "probability", "known"] and len(shown) == 1 + 10 + 1
     assert shown[1].startswith("red cat ") and shown[-1] == "12 texts: red cat 6, small dog 6, 0 not known"
-    (place / "blank.csv").write_text("text,note\nred cat,a\n,b\n", encoding="utf-8")
+    write_lines(place / "blank.csv", ["text,note", "red cat,a", ",b"])
     assert cse("encode", "out/bundle", "blank.csv", "--classify").out.endswith("2 texts: red cat 1, 1 not known\n")
-    (place / "mine.csv").write_text("text,label\n", encoding="utf-8")
+    write_lines(place / "mine.csv", ["text,label"])
     for arguments, says in (
         ("out/bundle texts.txt --out mine.csv", "mine.csv"),
         ("out/bundle texts.txt --out told.npy", "--classify: --out ends in .csv, .jsonl, .parquet; without --raw"),

@@ -18,7 +18,7 @@ from tests.parts import refusal
 from tests.stages.training import write_checkpoint
 from tests.tiny import make_backbone_folder
 
-GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
+REPLACED = "objective.replaced_tokens."
 
 
 @pytest.fixture
@@ -30,16 +30,13 @@ def inputs(settings, models, tmp_path):
     shutil.copytree(models["headless"], folders["teachers"] / "first")
     write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.1, length=4)
     read = {
-        "backbone.name": str(folders["bert"]),
-        "objective.replaced_tokens.generator": "folder",
-        "objective.replaced_tokens.generator_folder": str(folders["generator"]),
-        "prompt.init": "checkpoint",
-        "prompt.init_checkpoint": str(folders["start"]),
-        "objective.distillation.weight": 1.0,
+        "backbone.name": str(folders["bert"]), f"{REPLACED}generator": "folder",
+        f"{REPLACED}generator_folder": str(folders["generator"]), "prompt.init": "checkpoint",
+        "prompt.init_checkpoint": str(folders["start"]), "objective.distillation.weight": 1.0,
         "objective.distillation.teacher": "folder",
         "objective.distillation.teacher_folder": str(folders["teachers"]),
-    }
-    return settings(GENERATES | read), folders
+    }  # fmt: skip
+    return settings({f"{REPLACED}weight": 0.1, "train.parameters": "prompts"} | read), folders
 
 
 def change(folders: dict[str, Path], name: str) -> None:
@@ -69,20 +66,14 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
     assert folder() != before
 
 
-REPLACED = "objective.replaced_tokens."
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({f"{REPLACED}generator": "."}, r"^objective.*\.generator: \. is a folder; .*generator_folder to its path$"),
-        ({f"{REPLACED}generator": "no/such/folder"}, r"^objective.*no folder no/such/folder.*set .*: unigram$"),
+def test_a_model_that_is_not_there_is_one_line(settings):
+    generated = {f"{REPLACED}weight": 0.1}
+    for changes, message in (
+        (generated | {f"{REPLACED}generator": "."}, r"^objective.*\.generator: \. is a folder; .*generator_folder to "),
+        (generated | {f"{REPLACED}generator": "no/such/one"}, r"^objective.*no folder no/such/one.*set .*: unigram$"),
         ({"prompt.init": "checkpoint", "prompt.init_checkpoint": "nowhere"}, r"^prompt\.init_checkpoint: nowhere"),
-    ],
-)
-def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
-    weight = {f"{REPLACED}weight": 0.1} if "prompt.init" not in changes else {}
-    assert re.search(message, refusal(depends_on, settings(weight | changes)))
+    ):
+        assert re.search(message, refusal(depends_on, settings(changes)))
 
 
 def taught(folder: Path, models: dict[str, Path], longest: int = 12) -> list:
