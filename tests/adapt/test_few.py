@@ -25,14 +25,16 @@ LABELS_OF = {"red cat": ["red cat sat", "the red cat", "a red old cat"], "small_
              "the small dog sleeps"], "house": ["the house", "old house", "rain on a house"]}  # fmt: skip
 
 
-def table(rows: int) -> str:
-    lines = [f"{text},{label}\n" for label, texts in LABELS_OF.items() for text in texts[:rows]]
-    return "text,label\n" + "".join(lines)
+COLUMNS = ("text", "label")
+
+
+def table(rows: int) -> list[tuple[str, str]]:
+    return [(text, label) for label, texts in LABELS_OF.items() for text in texts[:rows]]
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, place, rows):
-    (place / "few.csv").write_text(table(rows), encoding="utf-8")
+    write_table(place / "few.csv", COLUMNS, table(rows))
     done = cse("adapt", "--labels", "few.csv", "--out", "out")
     assert done.code == 0, done.err
     assert f"labelled texts, {3 * rows} of 3 labels, {rows} a label in the median: nothing is trained" in done.err
@@ -45,20 +47,19 @@ def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, pl
         assert line in done.out and "each time its label has one text fewer than in the bundle" in done.out
     else:
         assert "Nothing is known of its accuracy: no label has two texts" in done.out
-    known = [(text, label) for label, texts in LABELS_OF.items() for text in texts[:rows]]
-    texts, labels = zip(*known, strict=True)
+    texts, labels = map(list, zip(*table(rows), strict=True))
     names = Rows(encoder.encode(["house", "red cat", "small dog"], normalize=True), sorted(LABELS_OF))
-    expected = fit_classifier(Rows(encoder.encode(list(texts), normalize=True), list(labels)), names)
+    expected = fit_classifier(Rows(encoder.encode(texts, normalize=True), labels), names)
     np.testing.assert_allclose(encoder.classifier.weight, expected.weight, atol=1e-4)
     assert cse("adapt", "--labels", "few.csv", "--out", "out").code == 0, "the same command may run again"
-    (place / "few.csv").write_text(table(2), encoding="utf-8")
+    write_table(place / "few.csv", COLUMNS, table(2))
     assert cse("adapt", "--labels", "few.csv", "--out", "out").err.endswith("with --again\n")
 
 
 def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse, place):
     test = [(text, label) for label, texts in LABELS_OF.items() for text in texts[1:]]
-    write_table(place / "few/test.csv", ("text", "label"), test)
-    (place / "few/train.csv").write_text(table(2), encoding="utf-8")
+    write_table(place / "few/test.csv", COLUMNS, test)
+    write_table(place / "few/train.csv", COLUMNS, table(2))
     done = cse("adapt", "--labels", "few", "--out", "out")
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
@@ -88,14 +89,14 @@ def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, l
 
 
 def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(cse, place):
-    numbered = [(text, f"label {len(label)}") for label, texts in LABELS_OF.items() for text in texts]
-    write_table(place / "few.csv", ("text", "label"), numbered)
-    (place / "names.csv").write_text("text,label\nthe red cat,label 7\nsmall dog,label 9\nold house,label 5\n")
+    write_table(place / "few.csv", COLUMNS, [(text, f"label {len(label)}") for text, label in table(3)])
+    names = [("the red cat", "label 7"), ("small dog", "label 9"), ("old house", "label 5")]
+    write_table(place / "names.csv", COLUMNS, names)
     plain = cse("adapt", "--labels", "few.csv", "--out", "plain")
     assert "names are left out, since they tell texts no better than chance" in plain.out, plain.err
     named = cse("adapt", "--labels", "few.csv", "--label-names", "names.csv", "--out", "named")
     assert "no better than chance" not in named.out, named.err
-    (place / "names.csv").write_text("text,label\nthe red cat,label 77\n")
+    write_table(place / "names.csv", COLUMNS, [("the red cat", "label 77")])
     other = cse("adapt", "--labels", "few.csv", "--label-names", "names.csv", "--out", "other")
     assert (other.code, "label 'label 77' ('the red cat') is none of the texts" in other.err) == (2, True)
 
@@ -103,8 +104,8 @@ def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(c
 @pytest.mark.parametrize(("rows", "beside_test_rows"), [(4, True), (6, False)])
 def test_so_many_rows_a_label_are_trained_on_and_fewer_make_a_classifier(tmp_path, rows, beside_test_rows):
     for count in (rows, rows - 1):
-        texts = "".join(f"text {number} {label},{label}\n" for label in "abc" for number in range(count))
-        (tmp_path / "train.csv").write_text(f"text,label\n{texts}text 0 a,b\ntext 1 a,b\n", encoding="utf-8")
+        texts = [(f"text {number} {label}", label) for label in "abc" for number in range(count)]
+        write_table(tmp_path / "train.csv", COLUMNS, [*texts, ("text 0 a", "b"), ("text 1 a", "b")])
         (tmp_path / "test.csv").write_text(f"text,label\n{texts}", encoding="utf-8")
         few = look([], labels=tmp_path if beside_test_rows else tmp_path / "train.csv").few
         assert (few is None) == (count == rows), "texts of two labels are left out, and the median is the same still"

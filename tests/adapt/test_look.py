@@ -7,6 +7,7 @@ import pytest
 from cse.adapt.look import Reading, base_settings, look, view_of_source
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.load import settings_with
+from tests.rows import write_table
 
 LABELLED = "text,category\na,x\nb,x\nc,y\n"
 
@@ -53,15 +54,12 @@ def test_labels_are_trained_on_and_measured(tmp_path):
     assert "data.task_path" not in one.settings, "what is measured is held out"
 
 
-@pytest.mark.parametrize(
-    ("labels", "texts", "chooses"),
-    [(40, 11, "class probability"), (40, 12, "MAP"), (4, 99, "class probability"), (4, 100, "MAP")],
-)
-def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, labels, texts, chooses):
-    rows = "".join(f"text {number} of {label},{label}\n" for label in range(labels) for number in range(texts))
-    found = look([], labels=write(tmp_path / "few.csv", f"text,category\n{rows}")).settings
-    assert found["train.dev_measure"] == chooses
-    assert found["data.hold_out"] == (0.1 if chooses == "MAP" else 0.2)
+@pytest.mark.parametrize(("labels", "texts", "many"), [(40, 11, False), (40, 12, True), (4, 99, False), (4, 100, True)])
+def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, labels, texts, many):
+    rows = [(f"text {number} of {label}", label) for label in range(labels) for number in range(texts)]
+    found = look([], labels=write_table(tmp_path / "few.csv", ("text", "category"), rows)).settings
+    chooses = (found["train.dev_measure"], found["data.hold_out"])
+    assert chooses == (("MAP", 0.1) if many else ("class probability", 0.2))
     assert found["train.distinct_batches"] is (labels >= 32), "fewer would not fill a batch"
     assert ("objective.supervised_contrastive.weight" in found) is (labels < 32)
 

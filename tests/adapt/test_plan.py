@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
-from pydantic import TypeAdapter
 
-from cse.adapt.clock import Pace, TrainingPlan, Workload, make_plan
+from cse.adapt.clock import Pace, Workload, make_plan
 from cse.adapt.ladder import FEW_ROWS, FULL, LABELS, PROMPTS, TEXT
 from tests.parts import refusal
 
@@ -79,8 +77,3 @@ def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
 def test_epochs_that_no_step_is_left_for_are_not_planned():
     plan = make_plan(replace(WORK, max_steps=50, steps=lambda epochs: 50), budget=10_000, spent=0)
     assert (plan.epochs, plan.steps, plan.eval_every) == (1, 50, 7)
-
-
-def test_a_plan_survives_its_record():
-    plan = make_plan(BOTH, budget=700, spent=0)
-    assert TypeAdapter(TrainingPlan).validate_python(json.loads(json.dumps(asdict(plan)))) == plan

@@ -28,11 +28,10 @@ NLI = "sent0,sent1,hard_neg\na cat sits,a pet sits,a cat runs\none,two,\na cat s
 
 def test_sample_needs_nothing_and_gives_everything(prepared, tmp_path):
     data = prepared(max_rows=200)
-    assert data.view == "triplets"
-    assert data.train.num_rows == data.report["train"]["kept"] == 200
-    assert (open_dev(data).name, len(open_dev(data))) == ("sample-dev", 500)
-    assert [(task.name, len(task)) for task in open_tasks(data, TEST)] == [("sample", 1000)]
-    assert data.report["notes"] == []
+    assert (data.view, data.train.num_rows, data.report["notes"]) == ("triplets", 200, [])
+    assert [(task.name, len(task)) for task in (open_dev(data), *open_tasks(data, TEST))] == [
+        ("sample-dev", 500), ("sample", 1000),
+    ]  # fmt: skip
     prepared(out="deeper/b", max_rows=200)
     assert contents(tmp_path / "out") == contents(tmp_path / "deeper/b"), "the same bytes wherever they are written"
     assert not any(str(tmp_path).encode() in content for content in contents(tmp_path / "out").values())
@@ -108,8 +107,8 @@ def test_published_data(tmp_path):
     (tmp_path / "dev").mkdir()
     nli = DataSettings(**raw, train_path=str(SHARED / "nli/nli_for_simcse.csv"))
     report = prepare(nli, tmp_path / "nli")
-    found = {reason: entry["count"] for reason, entry in report["train"]["dropped"].items() if entry["count"]}
-    assert (report["train"]["read"], report["train"]["kept"], found) == (41_626, 41_387, {"evaluation_overlap": 239})
+    assert (report["train"]["read"], report["train"]["kept"]) == (41_626, 41_387)
+    assert [(reason, count) for reason, (count, _) in dropped(report["train"]).items()] == [("evaluation_overlap", 239)]
     assert sum(report["evaluation"]["tasks"].values()) == 18_850
     assert report["dev"] == {"from": "STS-B dev", "task": "1,500 pairs"}
     without = prepare(nli.model_copy(update={"dev": "own", "max_rows": 9}), tmp_path / "without")
@@ -118,11 +117,6 @@ def test_published_data(tmp_path):
     assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)
 
 
-FIRST_ROW = (
-    "A weary secretary is taking on two salespeople at the headquarters early in the morning.",
-    "At daybreak, an assistant is hiring two salespeople at the head office.",
-    "A tired assistant is not taking on two salespeople at the headquarters early in the morning.",
-)
 ROWS_HASH = "19d1a820a3a0b117ea72b302b97a508d1d786f9f347b1c07566e36be610810a1"
 PAIRS_HASH = "325af39e75ada22fcc2770829469215fae7181f2af224fa888a82eeb0ca598ec"
 
@@ -131,7 +125,6 @@ def test_recorded_rows_notice_any_change_and_no_pair_both_selects_and_measures()
     rows, pairs = list(sample_rows("triplets")), sample_pairs("test")
     text = "\n".join("\t".join(row) for row in rows)
     scored = "\n".join(f"{a}\t{b}\t{s}" for a, b, s in zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
-    assert rows[0] == FIRST_ROW
     assert (len(rows), sha256(text.encode()).hexdigest()) == (3000, ROWS_HASH)
     assert (len(pairs), sha256(scored.encode()).hexdigest()) == (1000, PAIRS_HASH)
     dev, test = ({*zip(part.sentence1, part.sentence2, strict=True)} for part in map(sample_pairs, ("dev", "test")))
@@ -140,20 +133,18 @@ def test_recorded_rows_notice_any_change_and_no_pair_both_selects_and_measures()
 
 # ---- labels ---------------------------------------------------------------------------------------------------------
 
-SNLI = (
-    "gold_label,sentence1,sentence2\n"
-    "entailment,A man eats.,Someone eats.\n"
-    "-,A man eats.,A man is happy.\n"
-    "Contradiction,A man eats.,Nobody eats.\n"
-    "neutral,A man eats.,A man eats soup.\n"
-    "neutral,A man eats.,A man eats soup.\n"
-    "contradiction,A man eats.,A man eats soup.\n"
-)
+SNLI = """gold_label,sentence1,sentence2
+entailment,A man eats.,Someone eats.
+-,A man eats.,A man is happy.
+Contradiction,A man eats.,Nobody eats.
+neutral,A man eats.,A man eats soup.
+neutral,A man eats.,A man eats soup.
+contradiction,A man eats.,A man eats soup.
+"""
 
 
 def test_rows_without_a_gold_label_and_repeated_rows_are_dropped_and_counted(prepared):
     data = prepared(SNLI, view="labelled")
-    assert data.view == "labelled"
     assert data.train["label"].to_pylist() == ["entailment", "contradiction", "neutral", "contradiction"]
     assert data.train.to_pylist()[1] == {"sent0": "A man eats.", "sent1": "Nobody eats.", "label": "contradiction"}
     assert dropped(data.report["train"]) == {"no_label": (1, "train.csv:3"), "duplicate": (1, "train.csv:6")}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,14 +15,16 @@ import pytest
 from onnx import numpy_helper
 
 from cse.export import graph as graph_module
+from cse.export.bank import SENTENCES as OF_THE_BANK
 from cse.export.parity import check_parity
+from cse.model.declared import MINILM
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.workspace import contents
-from tests.export.exports import export
+from tests.export.exports import bundle_of, export
 from tests.export.systems import PARTS, ROWS, SENTENCES
 from tests.parts import refusal
 from tests.tiny import make_backbone_folder
@@ -160,3 +165,23 @@ def test_an_empty_text_less_its_noise_is_zero(exports, row):
         found = encoder.encode(["", "a dog"])
         assert not found[0].any()
         assert np.linalg.norm(found[1]) == pytest.approx(1, abs=1e-5)
+
+
+# ---- the bare MiniLM, whose bundle is written without torch ---------------------------------------------------------
+
+INDEX = "import sys; sys.modules['torch'] = None; from cse.cli import main; main()"
+
+
+@pytest.mark.slow
+def test_the_first_index_needs_no_torch_and_finds_what_its_export_finds(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(filter(None, OF_THE_BANK)))
+    command = [sys.executable, "-c", INDEX, "index", "corpus.txt", "--out", "table"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    own, exported = OnnxEncoder(tmp_path / "data/bare"), bundle_of(SentenceEncoder.load(MINILM), tmp_path / "exported")
+    one, other = (bundle.encode(OF_THE_BANK, normalize=True) for bundle in (own, exported))
+    np.testing.assert_allclose(one, other, atol=1e-6)
+    facts = [json.loads((bundle.path / MANIFEST).read_text()) for bundle in (own, exported)]
+    for each in facts:
+        del each["files"], each["seal"], each["domain"]["versions"]
+    assert facts[0] == facts[1], "an index of one is searched with the other, and with query sides on it"

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
 from cse.model.checkpoint import read_config
@@ -164,25 +163,20 @@ def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_
         assert "no linear layer with bias and tanh" in refused(source, bert, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("modules", "pooling", "file", "said"),
-    [
-        (("Transformer", "WeightedLayerPooling", "Pooling"), "mean", {}, "WeightedLayerPooling is not one of"),
-        (("Pooling", "Transformer"), "mean", {}, "in another order"),
-        (("Transformer",), "mean", {}, "needs a Transformer and a Pooling"),
-        (("Transformer", "Pooling"), "max", {}, "pools by pooling_mode_max_tokens"),
-        (("Transformer", "Pooling"), "mean", {"sentence_bert_config.json": '{"do_lower_case": true}'}, "do_lower_case"),
-        (
-            ("Transformer", "Pooling"), "mean",
-            {"config_sentence_transformers.json": '{"default_prompt_name": "query"}'}, "puts its prompt 'query' before",
-        ),
-    ],
-)  # fmt: skip
-def test_folders_that_do_more_are_refused(tiny_folders, tmp_path, modules, pooling, file, said):
-    folder = fine_tuned(tiny_folders["bert"], tmp_path / "tuned", pooling, modules)
-    for name, content in file.items():
-        (folder / name).write_text(content)
-    assert said in refused(folder, tiny_folders["bert"], tmp_path)
+def test_folders_that_do_more_are_refused(tiny_folders, tmp_path):
+    bert, usual = tiny_folders["bert"], ("Transformer", "Pooling")
+    for number, (modules, pooling, said) in enumerate((
+        (("Transformer", "WeightedLayerPooling", "Pooling"), "mean", "WeightedLayerPooling is not one of"),
+        (("Pooling", "Transformer"), "mean", "in another order"),
+        (("Transformer",), "mean", "needs a Transformer and a Pooling"),
+        (usual, "max", "pools by pooling_mode_max_tokens"),
+    )):  # fmt: skip
+        assert said in refused(fine_tuned(bert, tmp_path / f"{number}", pooling, modules), bert, tmp_path)
+    folder = fine_tuned(bert, tmp_path / "tuned", "mean", usual)
+    write_objects(folder / "sentence_bert_config.json", [{"do_lower_case": True}])
+    assert "do_lower_case" in refused(folder, bert, tmp_path)
+    write_objects(folder / "config_sentence_transformers.json", [{"default_prompt_name": "query"}])
+    assert "puts its prompt 'query' before" in refused(folder, bert, tmp_path)
 
 
 EXPRESSED = [
@@ -215,10 +209,10 @@ def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
         ("bert", None, {}, "it has no prompt"),
         ("bert", "input", {}, "its input-layer prompt"),
         ("bert", "key_value", {"position_shift": False}, "its tokens do not start after the prompt's positions"),
-        ("bert", "key_value", {"cls": True}, r"its \[CLS\] vector was trained"),
+        ("bert", "key_value", {"cls": True}, "its [CLS] vector was trained"),
         ("bert", "key_value", {"trained": "full"}, "the language model was trained too"),
-        ("bert", "key_value", {"mlp": "always"}, r"it has a projector \(tanh\)"),
-        ("bert", "key_value", {"post": "discriminant"}, r"it has post-processing \(discriminant\)"),
+        ("bert", "key_value", {"mlp": "always"}, "it has a projector (tanh)"),
+        ("bert", "key_value", {"post": "discriminant"}, "it has post-processing (discriminant)"),
         ("bert", "key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2"),
         ("modernbert", "key_value", {}, "models of the modernbert family take no keys"),
         ("mistral", "key_value", {}, "its sliding layers would lose sight of the prompt"),
@@ -226,7 +220,5 @@ def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
     ],
 )
 def test_what_prefix_tuning_cannot_express_is_named(encoders, tmp_path, case, kind, options, reason):
-    encoder = encoders(case, kind, **options)
-    with pytest.raises(CseError, match=f"because {reason}.*; use --format"):
-        export_adapter(encoder, tmp_path / "adapter", SENTENCES, tolerance=1e-5)
-    assert not list(tmp_path.iterdir())
+    said = refusal(export_adapter, encoders(case, kind, **options), tmp_path / "adapter", SENTENCES, tolerance=1e-5)
+    assert f"because {reason}" in said and "; use --format" in said and not list(tmp_path.iterdir())

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load, save
 from transformers import AutoModel
 
-from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
 from cse.model.checkpoint import save_checkpoint
@@ -159,21 +158,16 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "reason"),
-    [
+def test_what_has_no_place_there_is_named(encoders, tmp_path):
+    for kind, options, reason in (
         ("input", {"pooler": "cls"}, "its input-layer prompt has no keys"),
         ("key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2, not one of cls, mean, last"),
-        ("key_value", {"pooler": "cnn"}, "its pooler is cnn"),
         (None, {"pooler": "mask", "template": {"text": "the {sentence} is {mask} ."}}, "its template puts words"),
-        ("key_value", {"pooler": "mean", "post": "flow"}, r"it has post-processing \(flow\)"),
+        ("key_value", {"pooler": "mean", "post": "flow"}, "it has post-processing (flow)"),
         ("key_value", {"mlp": "always", "projector": "batch_norm"}, "its projector is batch_norm, not tanh"),
-    ],
-)
-def test_what_has_no_place_there_is_named(encoders, tmp_path, kind, options, reason):
-    encoder = encoders("bert", kind, **options)
-    with pytest.raises(CseError, match=f"because {reason}.*; use --format onnx$"):
-        write(encoder, tmp_path / "model")
+    ):
+        said = refusal(write, encoders("bert", kind, **options), tmp_path / "model")
+        assert f"because {reason}" in said and said.endswith("; use --format onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -182,8 +176,8 @@ def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, 
 
     stacked = module.stacked_prefix
     monkeypatch.setattr(module, "stacked_prefix", lambda encoder: stacked(encoder) + 0.1)
-    with pytest.raises(CseError, match=r"sentence-transformers differs from torch by .*; nothing was published"):
-        write(encoders("bert", pooler="mean"), tmp_path / "model")
+    said = refusal(write, encoders("bert", pooler="mean"), tmp_path / "model")
+    assert "sentence-transformers differs from torch by " in said and "; nothing was published" in said
     assert not list(tmp_path.iterdir())
 
 
