@@ -36,13 +36,19 @@ def task(tmp_path):
     return str(write_lines(tmp_path / "task.csv", ["sentence1,sentence2,label", "one,two,1", "three,four,0"]))
 
 
-def made(tmp_path, rows, head, **settings):
+def made(tmp_path, rows, view, **settings):
     """Prepare a csv with a fifth of its rows held out; return the data and the dev task."""
+    head = {"pairs": ("sent0", "sent1"), "categories": ("text", "category"), "documents": ("title", "text")}[view]
     path = write_table(tmp_path / "rows.csv", head, rows)
-    given = {"source": "files", "train_path": str(path), "hold_out": 0.2} | settings
+    given = {"source": "files", "view": view, "train_path": str(path), "hold_out": 0.2} | settings
     prepare(DataSettings(**given), tmp_path / "out", progress=False)
     data = PreparedData(tmp_path / "out")
     return data, open_dev(data)
+
+
+def texts_of(**counts):
+    """So many texts of each label."""
+    return [(f"text {label} {number}", label) for label, count in counts.items() for number in range(count)]
 
 
 def trained_on(data):
@@ -50,8 +56,8 @@ def trained_on(data):
 
 
 def test_texts_of_each_label_are_held_out(tmp_path, task):
-    rows = [(f"text {label} {n}", label) for label, count in (("a", 10), ("b", 15), ("c", 3)) for n in range(count)]
-    data, dev = made(tmp_path, rows, ("text", "category"), view="categories", task_path=task)
+    rows = texts_of(a=10, b=15, c=3)
+    data, dev = made(tmp_path, rows, "categories", task_path=task)
     counts = [dev.test_label.count(label) for label in "abc"]
     assert counts[0] in (2, 3) and counts[1] in (2, 3, 4), "about a fifth, at least two"
     assert counts[2] == 0, "a label of three keeps its texts"
@@ -63,7 +69,7 @@ def test_texts_of_each_label_are_held_out(tmp_path, task):
 def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
     body = "First sentence of {0} here. Second sentence of {0} there. Third sentence of {0} too."
     rows = [(f"Title {number}", body.format(f"word{number}")) for number in range(20)]
-    data, dev = made(tmp_path, rows, ("title", "text"), view="documents", task_path=task)
+    data, dev = made(tmp_path, rows, "documents", task_path=task)
     assert isinstance(dev, Retrieval) and is_proxy(dev)
     held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
     assert 2 <= len(held) <= 6, "about a fifth"
@@ -80,7 +86,7 @@ def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
 def test_a_held_out_query_does_not_find_itself_among_the_documents(tmp_path, task):
     """Two questions that mean the same are a pair in both directions."""
     rows = [pair for i in range(20) for pair in ((f"word{i} a", f"other{i} b"), (f"Other{i} B!", f"word{i} c"))]
-    _, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", task_path=task)
+    _, dev = made(tmp_path, rows, "pairs", task_path=task)
     found = [(dev.queries[q], dev.documents[d]) for q, d in enumerate(dev.own.tolist()) if d >= 0]
     assert found
     assert all(query.lower().rstrip("!") == document for query, document in found)
@@ -88,10 +94,10 @@ def test_a_held_out_query_does_not_find_itself_among_the_documents(tmp_path, tas
 
 @pytest.mark.parametrize("measured", ["task", "held out"])
 def test_what_selected_can_be_trained_on_after_the_choice(tmp_path, task, measured):
-    rows = [(f"text {label} {i}", label) for label in "abc" for i in range(8)]
-    given = {"view": "categories"} | ({"task_path": task} if measured == "task" else {})
-    data, dev = made(tmp_path, rows, ("text", "category"), **given)
-    again, none = made(tmp_path, rows, ("text", "category"), **given, dev="none")
+    rows = texts_of(a=8, b=8, c=8)
+    given = {"task_path": task} if measured == "task" else {}
+    data, dev = made(tmp_path, rows, "categories", **given)
+    again, none = made(tmp_path, rows, "categories", **given, dev="none")
     assert none is None and len(dev) == 6
     apart = [] if measured == "task" else open_tasks(data, OWN)[0].test
     assert [one.test for one in open_tasks(again, OWN) if measured == "held out"] == ([apart] if apart else [])
@@ -99,8 +105,8 @@ def test_what_selected_can_be_trained_on_after_the_choice(tmp_path, task, measur
 
 
 def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path, task):
-    rows = [(f"text {label} {i}", label) for label, count in (("a", 20), ("b", 6), ("c", 5)) for i in range(count)]
-    data, dev = made(tmp_path, rows, ("text", "category"), view="categories")
+    rows = texts_of(a=20, b=6, c=5)
+    data, dev = made(tmp_path, rows, "categories")
     (measured,) = open_tasks(data, OWN)
     for part in (dev, measured):
         counts = [part.test_label.count(label) for label in "abc"]
@@ -108,20 +114,20 @@ def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path, task):
         assert counts[1:] == [2, 0], "five are too few for 2 + 2 + 2"
         assert {*part.reference} == trained_on(data)
     assert not {*dev.test} & {*measured.test}
-    few = [(f"text {label} {i}", label) for label in "abc" for i in range(5)]
-    said = refusal(made, tmp_path, few, ("text", "category"), view="categories")
+    few = texts_of(a=5, b=5, c=5)
+    said = refusal(made, tmp_path, few, "categories")
     assert re.search(r"0 of 15 rows .*: of each label 2 texts for each of 2 parts and 2 .* so 6 or", said)
-    made(tmp_path, few, ("text", "category"), view="categories", task_path=task)
+    made(tmp_path, few, "categories", task_path=task)
 
 
 def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp_path, task):
     rows = [(f"q{i}", f"a{i}") for i in range(30)]
     dev = write_lines(tmp_path / "dev.csv", ["sentence1,sentence2,score", "a b,c d,1", "e f,g h,4"])
-    data, dev_task = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", dev_path=str(dev))
+    data, dev_task = made(tmp_path, rows, "pairs", dev_path=str(dev))
     (measured,) = open_tasks(data, OWN)
     assert (dev_task.name, len(dev_task), len(measured) + len(data.train)) == ("dev", 2, 30)
     assert 3 <= len(measured) <= 9
-    data, dev_task = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", dev_path=str(dev), task_path=task)
+    data, dev_task = made(tmp_path, rows, "pairs", dev_path=str(dev), task_path=task)
     assert (dev_task.name, len(data.train)) == ("dev", 30), "nothing is missing"
     assert data.report["notes"] == ["data.hold_out: none held out; data.dev_path selects and data.task_path measures"]
 
@@ -136,7 +142,7 @@ def test_no_held_out_text_is_a_training_row_or_in_the_other_part_however_it_is_w
     written = ("how do I cancel order {}?", "  How do I cancel order {} ", "\thow do i cancel order {} !")
     answers = [f"Open page {n} ." if n % 3 else f"open page {n // 30}" for n in range(150)]
     rows = [(way.format(n), answers[n]) for n in range(150) for way in written]
-    data, dev = made(tmp_path, rows, ("question", "answer"), view="pairs", hold_out=0.1, columns=["question", "answer"])
+    data, dev = made(tmp_path, rows, "pairs", hold_out=0.1)
     (measured,) = open_tasks(data, OWN)
     trained = said(*trained_on(data))
     selects, measures = said(*dev.queries, *dev.documents), said(*measured.queries, *measured.documents)
@@ -146,7 +152,7 @@ def test_no_held_out_text_is_a_training_row_or_in_the_other_part_however_it_is_w
 
 def test_a_text_with_two_labels_is_in_one_part(tmp_path):
     labels = [(f"text {n // 2}{'!' * (n % 2)}", f"label {n % 2 if n < 120 else n % 5}") for n in range(400)]
-    data, dev = made(tmp_path, labels, ("text", "category"), view="categories", hold_out=0.1)
+    data, dev = made(tmp_path, labels, "categories", hold_out=0.1)
     (measured,) = open_tasks(data, OWN)
     parts = [said(*texts) for texts in (dev.test, measured.test, dev.reference)]
     assert all(len(part) > 10 for part in parts)
@@ -160,10 +166,9 @@ def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
     def row(number):
         return f"question {number}", f"label {number % 8}" if view == "categories" else f"answer {number}"
 
-    head = {"pairs": ("sent0", "sent1"), "categories": ("text", "category")}[view]
     found = []
     for numbers in (range(1000), [*range(1000, 1005), *range(990), *range(1005, 1010), *range(990, 1000)]):
-        data, dev = made(tmp_path, [row(n) for n in numbers], head, view=view, hold_out=0.1)
+        data, dev = made(tmp_path, [row(n) for n in numbers], view, hold_out=0.1)
         (measured,) = open_tasks(data, OWN)
         texts = [said(*(part.test if view == "categories" else part.queries)) for part in (dev, measured)]
         assert all(60 < len(part) < 300 for part in texts)
