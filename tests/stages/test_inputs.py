@@ -39,21 +39,20 @@ def inputs(settings, models, tmp_path):
     return settings({f"{REPLACED}weight": 0.1, "train.parameters": "prompts"} | read), folders
 
 
-def change(folders: dict[str, Path], name: str) -> None:
-    """Other bytes in the same folder."""
-    if name == "start":
-        write_checkpoint(folders["start"], folders["bert"], 0.2, length=4)
-    elif name == "teacher":
-        write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.3, length=4)
-    elif name == "generator":
-        shutil.rmtree(folders["generator"])
-        make_backbone_folder(folders["generator"], "bert", seed=2, head=True, num_hidden_layers=1)
-    elif name == "backbone's configuration":
-        path = folders["bert"] / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
+def change_config(bert: Path) -> None:
+    path = bert / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
 
 
-@pytest.mark.parametrize("name", ["start", "generator", "teacher", "backbone's configuration"])
+CHANGES = {
+    "start": lambda of: write_checkpoint(of["start"], of["bert"], 0.2, length=4),
+    "teacher": lambda of: write_checkpoint(of["teachers"] / "second", of["bert"], 0.3, length=4),
+    "generator": lambda of: make_backbone_folder(of["generator"], "bert", seed=2, head=True, num_hidden_layers=1),
+    "backbone's configuration": lambda of: change_config(of["bert"]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
 def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_path, name):
     settings, folders = inputs
 
@@ -62,7 +61,7 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
 
     before = folder()
     assert folder() == before
-    change(folders, name)
+    CHANGES[name](folders)
     assert folder() != before
 
 
