@@ -62,12 +62,10 @@ def make_backbone_folder(
     shape = SHAPE | {"initializer_range": 0.2, "pad_token_id": 0 if family == "bert" else 1} | changes
     if family == "roberta":
         shape["type_vocab_size"] = 1
-    kinds = (
-        (BertConfig, BertModel, BertForMaskedLM)
-        if family == "bert"
-        else (RobertaConfig, RobertaModel, RobertaForMaskedLM)
-    )
-    model = kinds[2 if head else 1](kinds[0](**shape))
+    if family == "bert":
+        model = (BertForMaskedLM if head else BertModel)(BertConfig(**shape))
+    else:
+        model = (RobertaForMaskedLM if head else RobertaModel)(RobertaConfig(**shape))
     model.save_pretrained(folder)
     make_tokenizer(family).save(str(folder / "tokenizer.json"))
     if max_length:

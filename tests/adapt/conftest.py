@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from random import Random
 
@@ -8,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
+from tests.rows import write_table
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "bird", "red", "small", "old", "house", "rain", "sleeps"]
 
@@ -24,7 +24,9 @@ def place(tiny_folders, tmp_path, monkeypatch) -> Path:
 def labelled(place) -> Path:
     """A working folder with settings and seventy labelled texts."""
     random = Random(0)
-    texts = [(n, f"{WORDS[n]} {WORDS[n + 3]} {' '.join(random.sample(WORDS, 4))}") for n in range(5) for _ in range(14)]
-    with (place / "labels.csv").open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([("text", "category"), *((text, f"label {n}") for n, text in texts)])
+    rows = [
+        (f"{WORDS[n]} {WORDS[n + 3]} {' '.join(random.sample(WORDS, 4))}", f"label {n}")
+        for n in range(5) for _ in range(14)
+    ]  # fmt: skip
+    write_table(place / "labels.csv", ("text", "category"), rows)
     return place

@@ -16,6 +16,7 @@ from cse.ledger import Ledger
 from cse.model.checkpoint import read_config
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.adapt.conftest import WORDS
+from tests.rows import write_lines, write_table
 
 
 def settings(**values: object) -> tuple[str, ...]:
@@ -58,19 +59,16 @@ def test_the_answer_of_a_few_trainings_and_what_it_leaves(cse, labelled):
         assert cse(command, *params).code == 0
     places = (Path("data/checkpoint"), Path(f"out/runs/{shipped}/checkpoint"))
     pipeline, own = (read_config(place)["facts"] for place in places)
-    assert pipeline["settings"] == own["settings"] and pipeline["data"] == own["data"], (
-        "all held-out rows pick its weights"
-    )
+    for part in ("settings", "data"):
+        assert pipeline[part] == own[part], "all held-out rows pick its weights"
 
 
 @pytest.mark.slow
 def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, labelled):
     """Five texts a label: two choose, three train; the bundle's model was trained on all five."""
-    rows = [(f"{WORDS[label]} {WORDS[label + 4]} {WORDS[-number]}", label) for label in range(4) for number in range(9)]
-    (labelled / "few").mkdir()
-    for split, chosen in (("train", range(5)), ("test", range(5, 9))):
-        text = "".join(f"{text},label {label}\n" for place, (text, label) in enumerate(rows) if place % 9 in chosen)
-        (labelled / f"few/{split}.csv").write_text(f"text,category\n{text}", encoding="utf-8")
+    for split, numbers in (("train", range(5)), ("test", range(5, 9))):
+        rows = [(f"{WORDS[at]} {WORDS[at + 4]} {WORDS[-n]}", f"label {at}") for at in range(4) for n in numbers]
+        write_table(labelled / f"few/{split}.csv", ("text", "category"), rows)
     command = ("adapt", "--labels", "few", "--own-backbone", *TINY, *SHORT, "--out", "out")
     done = cse(*command)
     assert done.code == 0, done.err
@@ -88,16 +86,12 @@ def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, labelled):
     facts = OnnxEncoder(labelled / "out/bundle", provider="cpu").classifier.facts
     assert facts.rows == 8, "held out of the model before calibrates, and not what this one was trained on"
     (shipped,) = (line.split()[3] for line in done.out.splitlines() if line.startswith("in the bundle: "))
-    if shipped != "the":  # the bare backbone
-        assert ", dev " not in next(line for line in done.out.splitlines() if line.startswith("in the bundle: ")), (
-            "the model trained again has no dev score, and another's is not its own"
-        )
+    if shipped != "the":  # the bare backbone; the model trained again has no dev score, and another's is not its own
+        assert not re.search("^in the bundle: .*, dev ", done.out, re.MULTILINE)
         assert cse("prepare", "--params", "out/params.yaml").code == 0
         assert PreparedData(labelled / "data/prepared").train["sent0"].unique().to_pylist() == trained_on
     again = cse(*command)
-    assert again.code == 0 and "training prompts" in done.err and "training" not in again.err, (
-        "nothing is trained again"
-    )
+    assert again.code == 0 and "training prompts" in done.err and "training" not in again.err
     assert again.out.strip() and done.out.endswith(again.out)
 
 
@@ -107,9 +101,8 @@ def test_with_labels_a_head_is_what_a_short_budget_allows(cse, labelled):
     assert "here, the budget is 0.01 seconds; raise it, or train on fewer rows" in done.err
     assert "note: the budget allowed no prompts: --budget: one training" in done.out
     assert re.search(r"in the bundle: (head \(|the bare backbone)", done.out)
-    assert (labelled / "out/bundle/bundle.json").is_file() and "choice" not in Ledger(
-        labelled / "out/ledger", ""
-    ).names()
+    assert (labelled / "out/bundle/bundle.json").is_file()
+    assert "choice" not in Ledger(labelled / "out/ledger", "").names()
 
 
 @pytest.mark.slow
@@ -127,8 +120,8 @@ def test_three_seeds_and_full_fine_tuning(cse, labelled):
 
 
 def test_text_in_a_language_that_the_backbone_does_not_read_is_said_before_training(cse, place, tiny_folders):
-    lines = [f"Die Karte {n} ist auch nach zwei Wochen noch nicht angekommen\n" for n in range(30)]
-    (place / "lines.txt").write_text("".join(lines), encoding="utf-8")
+    lines = (f"Die Karte {n} ist auch nach zwei Wochen noch nicht angekommen" for n in range(30))
+    write_lines(place / "lines.txt", lines)
     shutil.copytree(tiny_folders["bert"], "english")
     Path("english/README.md").write_text("---\nlanguage: en\n---\n", encoding="utf-8")
     done = cse("adapt", "lines.txt", "--backbone", "english")

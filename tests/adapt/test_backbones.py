@@ -17,6 +17,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from tests.adapt.test_few import LABELS_OF, table
+from tests.rows import write_table
 
 ROWS = 2000  # that measure, as many as there are reference rows: more than a sample has, fewer than two
 TASK = LabelledTexts("t", [f"k{n}" for n in range(ROWS)], ["a", "b"] * (ROWS // 2),
@@ -90,7 +91,7 @@ def test_several_names_behind_one_option_and_text_behind_them(tmp_path, tiny_fol
 
 
 def test_few_rows_tell_each_other_under_every_backbone(cse, place, tiny_folders):
-    (place / "few.csv").write_text(table(3), encoding="utf-8")
+    write_table(place / "few.csv", ("text", "label"), table(3))
     both = [str(tiny_folders["bert"]), str(tiny_folders["roberta"])]
     words = ("adapt", "--labels", "few.csv", "--out", "out", "--backbone", *both)
     done = cse(*words)

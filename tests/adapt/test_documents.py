@@ -40,11 +40,9 @@ def write_search(folder, documents, queries):
 
 def drawn(count: int = 24) -> list[tuple[str, str]]:
     random = Random(0)
-    sentence = [" ".join(random.sample(WORDS, 5)) for _ in range(3 * count)]
+    sentence = [" ".join(random.sample(WORDS, 5)).capitalize() for _ in range(3 * count)]
     titles = [" ".join(random.sample(WORDS, 3)) for _ in range(count)]
-    return [
-        (titles[n], ". ".join(text.capitalize() for text in sentence[3 * n : 3 * n + 3]) + ".") for n in range(count)
-    ]
+    return [(title, ". ".join(sentence[3 * n : 3 * n + 3]) + ".") for n, title in enumerate(titles)]
 
 
 @pytest.fixture
@@ -68,8 +66,7 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, searched, tin
     shipped = "query_map (adapted queries)" if gain > 0 else "the bare backbone, since adapted queries found no more"
     assert any(line.startswith(f"in the bundle: {shipped}") for line in lines)
     texts = [text for _, text in drawn()]
-    bare = SentenceEncoder.load(tiny_folders["bert"])
-    bare_backbone = load_bare(str(tiny_folders["bert"]))
+    bare, kept = SentenceEncoder.load(tiny_folders["bert"]), load_bare(str(tiny_folders["bert"]))
     adapted = SentenceEncoder.load(searched / "out/runs/query_map/checkpoint")
     assert np.array_equal(adapted.encode(texts, role="passage"), bare.encode(texts)), "to the bit"
     assert not np.allclose(adapted.encode(texts, role="query"), bare.encode(texts), atol=1e-3)
@@ -81,15 +78,14 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, searched, tin
     assert {line.split()[6] for line in found.out.splitlines()} == {f"d{n}" for n in range(24)}, found.err
     rows = rows_of("out/index")
     indexed = rows["embedding"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
-    bare_backbone.kept = KeptVectors(searched / "out/vectors")
-    kept = bare_backbone.encode(rows["text"].to_pylist())
-    assert np.array_equal(indexed, kept), "encoded once, to measure; another graph's differ in the last digits"
+    kept.kept = KeptVectors(searched / "out/vectors")
+    encoded = kept.encode(rows["text"].to_pylist())
+    assert np.array_equal(indexed, encoded), "encoded once, to measure; another graph's differ in the last digits"
 
 
 def test_without_judged_queries_nothing_is_claimed(cse, searched):
-    (searched / "manual").mkdir()
     for number, (title, text) in enumerate(drawn(6)):
-        (searched / f"manual/{number}.md").write_text(f"# {title}\n\n{text}\n", encoding="utf-8")
+        write_lines(searched / f"manual/{number}.md", [f"# {title}", "", text])
     done = cse("adapt", "manual", "--out", "out", *QUICK)
     assert done.code == 0, done.err
     assert "\nThe bare backbone ships: no judged query says what finds more." in done.out
@@ -160,8 +156,9 @@ def test_halves_are_drawn_by_the_text_alone(searched):
         relevant = before.document[before.query == before.queries.index(text)]
         assert first.document[first.query == query].tolist() == relevant.tolist()
     rows = [json.loads(line) for line in (searched / "my-search/queries.jsonl").read_text().splitlines()]
-    marked = [json.dumps(row | {"text": f"{row['text'].upper()}?!"}) for row in rows[::-1]]
-    (searched / "my-search/queries.jsonl").write_text("\n".join(marked))
+    write_objects(
+        searched / "my-search/queries.jsonl", (row | {"text": f"{row['text'].upper()}?!"} for row in rows[::-1])
+    )
     found.write()
     again = read_beir(searched / "out/judged/dev/my-search", "dev").queries
     assert {*again} == {f"{text.upper()}?!" for text in first.queries}, "neither order nor a question mark matters"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,19 +19,22 @@ from cse.ledger import Ledger
 from cse.runtime.encode import unit_rows
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
+from tests.rows import write_lines, write_objects, write_table
 
 LABELS_OF = {"red cat": ["red cat sat", "the red cat", "a red old cat"], "small_dog": ["small dog", "a small dog sat",
              "the small dog sleeps"], "house": ["the house", "old house", "rain on a house"]}  # fmt: skip
 
 
-def table(rows: int) -> str:
-    lines = [f"{text},{label}\n" for label, texts in LABELS_OF.items() for text in texts[:rows]]
-    return "text,label\n" + "".join(lines)
+COLUMNS = ("text", "label")
+
+
+def table(rows: int) -> list[tuple[str, str]]:
+    return [(text, label) for label, texts in LABELS_OF.items() for text in texts[:rows]]
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, place, rows):
-    (place / "few.csv").write_text(table(rows), encoding="utf-8")
+    write_table(place / "few.csv", COLUMNS, table(rows))
     done = cse("adapt", "--labels", "few.csv", "--out", "out")
     assert done.code == 0, done.err
     assert f"labelled texts, {3 * rows} of 3 labels, {rows} a label in the median: nothing is trained" in done.err
@@ -45,22 +47,19 @@ def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, pl
         assert line in done.out and "each time its label has one text fewer than in the bundle" in done.out
     else:
         assert "Nothing is known of its accuracy: no label has two texts" in done.out
-    known = [(text, label) for label, texts in LABELS_OF.items() for text in texts[:rows]]
-    texts, labels = zip(*known, strict=True)
+    texts, labels = map(list, zip(*table(rows), strict=True))
     names = Rows(encoder.encode(["house", "red cat", "small dog"], normalize=True), sorted(LABELS_OF))
-    expected = fit_classifier(Rows(encoder.encode(list(texts), normalize=True), list(labels)), names)
+    expected = fit_classifier(Rows(encoder.encode(texts, normalize=True), labels), names)
     np.testing.assert_allclose(encoder.classifier.weight, expected.weight, atol=1e-4)
     assert cse("adapt", "--labels", "few.csv", "--out", "out").code == 0, "the same command may run again"
-    (place / "few.csv").write_text(table(2), encoding="utf-8")
+    write_table(place / "few.csv", COLUMNS, table(2))
     assert cse("adapt", "--labels", "few.csv", "--out", "out").err.endswith("with --again\n")
 
 
 def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse, place):
-    (place / "few").mkdir()
-    (place / "few/train.csv").write_text(table(2), encoding="utf-8")
     test = [(text, label) for label, texts in LABELS_OF.items() for text in texts[1:]]
-    lines = "".join(f"{text},{label}\n" for text, label in test)
-    (place / "few/test.csv").write_text(f"text,label\n{lines}", encoding="utf-8")
+    write_table(place / "few/test.csv", COLUMNS, test)
+    write_table(place / "few/train.csv", COLUMNS, table(2))
     done = cse("adapt", "--labels", "few", "--out", "out")
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
@@ -68,16 +67,18 @@ def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse,
     assert encoder.classifier.facts.rows in (0, 3), "not 6: the second text of each label is a test text"
 
 
+DESCRIBED = ["intent,description", "red cat,a cat that is red", "small_dog,a dog that is small", "house,"]
+
+
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "lines", "described"),
     [
-        ("names.txt", "red cat\nsmall_dog\nhouse\n"),
-        ("names.csv", "intent,description\nred cat,a cat that is red\nsmall_dog,a dog that is small\nhouse,\n"),
+        ("names.txt", [*LABELS_OF], ["red cat", "small dog"]),
+        ("names.csv", DESCRIBED, ["a cat that is red", "a dog that is small"]),
     ],
 )
-def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, text):
-    (place / name).write_text(text, encoding="utf-8")
-    described = ["a cat that is red", "a dog that is small"] if "description" in text else ["red cat", "small dog"]
+def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, lines, described):
+    write_lines(place / name, lines)
     done = cse("adapt", "--labels", name, "--out", "out")
     assert done.code == 0, done.err
     assert f"{name}: names of 3 labels and no text: nothing is trained" in done.err
@@ -88,16 +89,14 @@ def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, t
 
 
 def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(cse, place):
-    numbered = re.sub(
-        r"red cat$|small_dog$|house$", lambda found: f"label {len(found[0])}", table(3), flags=re.MULTILINE
-    )
-    (place / "few.csv").write_text(numbered, encoding="utf-8")
-    (place / "names.csv").write_text("text,label\nthe red cat,label 7\nsmall dog,label 9\nold house,label 5\n")
+    write_table(place / "few.csv", COLUMNS, [(text, f"label {len(label)}") for text, label in table(3)])
+    names = [("the red cat", "label 7"), ("small dog", "label 9"), ("old house", "label 5")]
+    write_table(place / "names.csv", COLUMNS, names)
     plain = cse("adapt", "--labels", "few.csv", "--out", "plain")
     assert "names are left out, since they tell texts no better than chance" in plain.out, plain.err
     named = cse("adapt", "--labels", "few.csv", "--label-names", "names.csv", "--out", "named")
     assert "no better than chance" not in named.out, named.err
-    (place / "names.csv").write_text("text,label\nthe red cat,label 77\n")
+    write_table(place / "names.csv", COLUMNS, [("the red cat", "label 77")])
     other = cse("adapt", "--labels", "few.csv", "--label-names", "names.csv", "--out", "other")
     assert (other.code, "label 'label 77' ('the red cat') is none of the texts" in other.err) == (2, True)
 
@@ -105,8 +104,8 @@ def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(c
 @pytest.mark.parametrize(("rows", "beside_test_rows"), [(4, True), (6, False)])
 def test_so_many_rows_a_label_are_trained_on_and_fewer_make_a_classifier(tmp_path, rows, beside_test_rows):
     for count in (rows, rows - 1):
-        texts = "".join(f"text {number} {label},{label}\n" for label in "abc" for number in range(count))
-        (tmp_path / "train.csv").write_text(f"text,label\n{texts}text 0 a,b\ntext 1 a,b\n", encoding="utf-8")
+        texts = [(f"text {number} {label}", label) for label in "abc" for number in range(count)]
+        write_table(tmp_path / "train.csv", COLUMNS, [*texts, ("text 0 a", "b"), ("text 1 a", "b")])
         (tmp_path / "test.csv").write_text(f"text,label\n{texts}", encoding="utf-8")
         few = look([], labels=tmp_path if beside_test_rows else tmp_path / "train.csv").few
         assert (few is None) == (count == rows), "texts of two labels are left out, and the median is the same still"
@@ -148,23 +147,22 @@ def test_of_many_rows_none_ships_that_is_right_less_often_than_the_bare_backbone
 
 
 def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):
-    (place / "names.txt").write_text("red cat\nsmall dog\n", encoding="utf-8")
+    texts = ["red cat", 'small dog, "sleeps"']
+    write_lines(place / "names.txt", ["red cat", "small dog"])
     assert cse("adapt", "--labels", "names.txt", "--out", "out").code == 0
-    (place / "texts.txt").write_text('red cat\nsmall dog, "sleeps"\n', encoding="utf-8")
-    told = OnnxEncoder(place / "out/bundle", provider="cpu").classify(["red cat", 'small dog, "sleeps"'])
+    write_lines(place / "texts.txt", texts)
+    told = OnnxEncoder(place / "out/bundle", provider="cpu").classify(texts)
     for ending in ("jsonl", "parquet", "csv", "csv"):  # the last one is replaced
         done = cse("encode", "out/bundle", "texts.txt", "--classify", "--out", f"told.{ending}")
         assert done.code == 0 and f"told.{ending}: 2 texts, 0 of them not known" in done.err, done.err
     rows = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
-    assert [*rows[0]] == ["text", "label", "probability", "known"]
-    assert [(row["label"], row["known"]) for row in rows] == [(one.label, one.known) for one in told]
+    assert rows == [{"text": text, **one._asdict()} for text, one in zip(texts, told, strict=True)]
     found = pq.read_table(place / "told.parquet")["probability"].to_pylist()
     assert found == pytest.approx([row["probability"] for row in rows])
     with (place / "told.csv").open(encoding="utf-8", newline="") as stream:
-        assert [row["text"] for row in csv.DictReader(stream)] == [row["text"] for row in rows]
-    body = ["red cat", 'small dog, "sleeps"'] * 6
-    given = [{"id": number, "body": text, "label": ["a", 1]} for number, text in enumerate(body)]
-    (place / "given.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in given), encoding="utf-8")
+        assert [row["text"] for row in csv.DictReader(stream)] == texts
+    given = [{"id": number, "body": text, "label": ["a", 1]} for number, text in enumerate(texts * 6)]
+    write_objects(place / "given.jsonl", given)
     classify = ("encode", "out/bundle", "given.jsonl", "--column", "body", "--classify")
     for ending in ("csv", "parquet", "jsonl"):
         assert cse(*classify, "--out", f"kept.{ending}").code == 0
@@ -175,13 +173,13 @@ def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):
     ]
     assert pq.read_table(place / "kept.parquet").column_names == [*rows[0]]
     with (place / "kept.csv").open(encoding="utf-8", newline="") as stream:
-        assert [(row["id"], row["body"]) for row in csv.DictReader(stream)] == [(str(n), t) for n, t in enumerate(body)]
+        assert [row["body"] for row in csv.DictReader(stream)] == texts * 6
     shown = cse(*classify).out.splitlines()
     assert shown[0].split() == ["text", "label", "probability", "known"] and len(shown) == 1 + 10 + 1
     assert shown[1].startswith("red cat ") and shown[-1] == "12 texts: red cat 6, small dog 6, 0 not known"
-    (place / "blank.csv").write_text("text,note\nred cat,a\n,b\n", encoding="utf-8")
+    write_lines(place / "blank.csv", ["text,note", "red cat,a", ",b"])
     assert cse("encode", "out/bundle", "blank.csv", "--classify").out.endswith("2 texts: red cat 1, 1 not known\n")
-    (place / "mine.csv").write_text("text,label\n", encoding="utf-8")
+    write_lines(place / "mine.csv", ["text,label"])
     for arguments, says in (
         ("out/bundle texts.txt --out mine.csv", "mine.csv"),
         ("out/bundle texts.txt --out told.npy", "--classify: --out ends in .csv, .jsonl, .parquet; without --raw"),

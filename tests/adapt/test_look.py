@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from cse.adapt.look import Reading, base_settings, look, view_of_source
 from cse.settings import PARAMS_FILE, Settings
-from cse.settings.load import check_settings, set_key
+from cse.settings.load import settings_with
+from tests.rows import write_table
 
 LABELLED = "text,category\na,x\nb,x\nc,y\n"
-
-
-def tree_of(values):
-    tree = {}
-    for key, value in values.items():
-        set_key(tree, key, value)
-    return tree
 
 
 def write(path, text="a b\nc d\n"):
@@ -26,9 +18,8 @@ def write(path, text="a b\nc d\n"):
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "view"),
-    [
+def test_a_file_is_known_by_its_columns_and_a_folder_by_its_files(tmp_path):
+    for name, text, view in (
         ("lines.txt", "one\ntwo\n", "sentences"),
         ("texts.csv", "text\none\n", "sentences"),
         ("questions.csv", "text,category\none,a\n", "sentences"),
@@ -37,20 +28,13 @@ def write(path, text="a b\nc d\n"):
         ("nli.csv", "premise,hypothesis,label\na,b,neutral\n", "pairs"),
         ("bge.jsonl", '{"query": "q", "pos": ["a"], "neg": ["b"]}', "triplets"),
         ("triplets.tsv", "anchor\tpositive\tnegative\na\tb\tc\n", "triplets"),
-        ("corpus.jsonl", json.dumps({"_id": "1", "title": "t", "text": "b"}) + "\n", "documents"),
+        ("beir/corpus.jsonl", '{"_id": "1", "title": "t", "text": "b"}\n', "documents"),
         ("faq.csv", "question,answer\nq,a\n", "documents"),
-        ("page.md", "# Title\n\nText.\n", "documents"),
-    ],
-)
-def test_a_file_is_known_by_its_columns(tmp_path, name, text, view):
-    assert view_of_source(write(tmp_path / name, text)) == view
-
-
-def test_a_folder_of_files_is_documents_and_one_of_lines_is_sentences(tmp_path):
+        ("many/page.md", "# Title\n\nText.\n", "documents"),
+        ("one/a.txt", "a b\nc d\n", "sentences"),
+    ):
+        assert view_of_source(write(tmp_path / name, text)) == view, name
     write(tmp_path / "many/a.txt")
-    write(tmp_path / "many/b.html", "<p>x</p>")
-    write(tmp_path / "one/a.txt")
-    write(tmp_path / "beir/corpus.jsonl", '{"_id": "1", "title": "t", "text": "b"}\n')
     views = [view_of_source(tmp_path / name) for name in ("many", "one", "beir")]
     assert views == ["documents", "sentences", "documents"]
 
@@ -58,28 +42,24 @@ def test_a_folder_of_files_is_documents_and_one_of_lines_is_sentences(tmp_path):
 def test_labels_are_trained_on_and_measured(tmp_path):
     write(tmp_path / "intents/train.csv", LABELLED)
     write(tmp_path / "intents/test.csv", "text,category\na,b\n")
-    found = look([], labels=tmp_path / "intents")
-    assert found.settings["data.train_path"] == str(tmp_path / "intents/train.csv")
-    assert found.settings["data.task_path"] == str(tmp_path / "intents")
-    assert found.settings["objective.label_proxies.weight"] == 1.0
-    assert found.settings["objective.supervised_contrastive.weight"] == 1.0, "batches without two of a label are small"
+    found = look([], labels=tmp_path / "intents").settings
+    assert found["data.train_path"] == str(tmp_path / "intents/train.csv")
+    assert found["data.task_path"] == str(tmp_path / "intents")
+    assert found["objective.label_proxies.weight"] == found["objective.supervised_contrastive.weight"] == 1.0
     beside = look([write(tmp_path / "plain.txt")], labels=tmp_path / "intents")
     assert [one["terms"] for one in beside.settings["data.more"]] == [{"nt_xent": 1.0}], "it has no labels"
-    check_settings(tree_of(beside.settings), where="these")
+    settings_with(Settings(), beside.settings)
     one = look([], labels=write(tmp_path / "intents.csv", LABELLED))
     assert one.settings["data.train_path"] == str(tmp_path / "intents.csv")
     assert "data.task_path" not in one.settings, "what is measured is held out"
 
 
-@pytest.mark.parametrize(
-    ("labels", "texts", "chooses"),
-    [(40, 11, "class probability"), (40, 12, "MAP"), (4, 99, "class probability"), (4, 100, "MAP")],
-)
-def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, labels, texts, chooses):
-    rows = "".join(f"text {number} of {label},{label}\n" for label in range(labels) for number in range(texts))
-    found = look([], labels=write(tmp_path / "few.csv", f"text,category\n{rows}")).settings
-    assert found["train.dev_measure"] == chooses
-    assert found["data.hold_out"] == (0.1 if chooses == "MAP" else 0.2)
+@pytest.mark.parametrize(("labels", "texts", "many"), [(40, 11, False), (40, 12, True), (4, 99, False), (4, 100, True)])
+def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, labels, texts, many):
+    rows = [(f"text {number} of {label}", label) for label in range(labels) for number in range(texts)]
+    found = look([], labels=write_table(tmp_path / "few.csv", ("text", "category"), rows)).settings
+    chooses = (found["train.dev_measure"], found["data.hold_out"])
+    assert chooses == (("MAP", 0.1) if many else ("class probability", 0.2))
     assert found["train.distinct_batches"] is (labels >= 32), "fewer would not fill a batch"
     assert ("objective.supervised_contrastive.weight" in found) is (labels < 32)
 
@@ -117,10 +97,8 @@ def test_further_sources_are_trained_on_beside_the_first(tmp_path):
     assert found.settings["objective.energy_hinge.weight"] == 0
     several = write(tmp_path / "several.csv", "anchor,positive,negative_1,negative_2\na,b,c,d\n")
     assert look([several]).settings["train.distinct_batches"] is True, "two rows of one pair do not meet"
-    found = look([triplets, lines])
-    assert found.settings["data.more"] == [
-        {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}
-    ]
+    (more,) = look([triplets, lines]).settings["data.more"]
+    assert more == {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}
     found = look([lines, write(tmp_path / "other/lines.txt")], labels=write(tmp_path / "labels.csv", LABELLED))
     assert found.settings["data.view"] == "categories"
     assert [one["name"] for one in found.settings["data.more"]] == ["lines", "lines-2"]

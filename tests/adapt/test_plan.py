@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
-from pydantic import TypeAdapter
 
-from cse.adapt.clock import Pace, TrainingPlan, Workload, make_plan
+from cse.adapt.clock import Pace, Workload, make_plan
 from cse.adapt.ladder import FEW_ROWS, FULL, LABELS, PROMPTS, TEXT
 from tests.parts import refusal
 
 # a training takes 100 s for each epoch, measuring a model 30 s
-WORK = Workload(
-    TEXT,
-    {PROMPTS: Pace(0, 1, 0)},
-    measuring=30,
-    epochs=1,
-    steps=lambda epochs: 100 * epochs,
-    max_steps=None,
-    selects=True,
-)
+REST = {"measuring": 30, "epochs": 1, "max_steps": None, "selects": True}
+WORK = Workload(TEXT, {PROMPTS: Pace(0, 1, 0)}, steps=lambda epochs: 100 * epochs, **REST)
 BOTH = replace(WORK, paces={PROMPTS: Pace(0, 1, 0), FULL: Pace(0, 1.6, 0)})
-TEN_STEPS = {"steps": lambda epochs: 10 * epochs}
+SLOW_TO_START = replace(WORK, paces={PROMPTS: Pace(50, 1, 10)})
+LABELLED, FEW, LABELLED_FEW = (
+    replace(WORK, kind=kind, steps=lambda epochs, steps=steps: steps * epochs)
+    for kind, steps in ((LABELS, 100), (FEW_ROWS, 10), (LABELS, 10))
+)
 
 
 def planned(work: Workload, left: float) -> tuple[int, int]:
@@ -42,18 +37,18 @@ def planned(work: Workload, left: float) -> tuple[int, int]:
         (WORK, 690, 3, 2),
         (WORK, 10_000, 3, 10),
         # with labels four epochs come before a second seed
-        (replace(WORK, kind=LABELS), 859, 1, 8),
-        (replace(WORK, kind=LABELS), 860, 2, 4),
+        (LABELLED, 859, 1, 8),
+        (LABELLED, 860, 2, 4),
         # ten steps of 1 s an epoch: twelve epochs before a second seed, sixty at most
-        (replace(WORK, kind=LABELS, **TEN_STEPS), 150, 1, 12),
-        (replace(WORK, kind=LABELS, **TEN_STEPS), 100_000, 3, 60),
+        (LABELLED_FEW, 150, 1, 12),
+        (LABELLED_FEW, 100_000, 3, 60),
         # few rows are trained on twice: 10 steps, once more on all rows, 30 s to measure
-        (replace(WORK, kind=FEW_ROWS, **TEN_STEPS), 299, 1, 10),
-        (replace(WORK, kind=FEW_ROWS, **TEN_STEPS), 300, 2, 6),
-        (replace(WORK, kind=FEW_ROWS, **TEN_STEPS), 40_000, 3, 10),
+        (FEW, 299, 1, 10),
+        (FEW, 300, 2, 6),
+        (FEW, 40_000, 3, 10),
         # 50 s to start, nine evaluations of 10 s: 240 s in all, and 30 s to measure
-        (replace(WORK, paces={PROMPTS: Pace(50, 1, 10)}), 539, 1, 3),
-        (replace(WORK, paces={PROMPTS: Pace(50, 1, 10)}), 540, 2, 1),
+        (SLOW_TO_START, 539, 1, 3),
+        (SLOW_TO_START, 540, 2, 1),
         # without anything that selects there is no further epoch
         (replace(WORK, selects=False), 10_000, 3, 1),
         # epochs that the user asks for are the least
@@ -64,17 +59,14 @@ def test_what_a_budget_allows(work, left, seeds, epochs):
     assert planned(work, left) == (seeds, epochs)
 
 
-@pytest.mark.parametrize(
-    ("work", "left", "says"),
-    [
+def test_a_budget_below_one_training_is_refused():
+    for work, left, says in (
         (WORK, 129, "one training and its measures need 2.2 minutes here, the budget is 2.2 minutes"),
         (WORK, 85, "the budget is 90 seconds; raise it"),
-        (replace(WORK, kind=FEW_ROWS, **TEN_STEPS), 49, "need 55 seconds here"),
-        (replace(WORK, paces={PROMPTS: Pace(50, 1, 10)}), 269, "--budget: "),
-    ],
-)
-def test_a_budget_below_one_training_is_refused(work, left, says):
-    assert says in refusal(planned, work, left)
+        (FEW, 49, "need 55 seconds here"),
+        (SLOW_TO_START, 269, "--budget: "),
+    ):
+        assert says in refusal(planned, work, left)
 
 
 def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
@@ -85,8 +77,3 @@ def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
 def test_epochs_that_no_step_is_left_for_are_not_planned():
     plan = make_plan(replace(WORK, max_steps=50, steps=lambda epochs: 50), budget=10_000, spent=0)
     assert (plan.epochs, plan.steps, plan.eval_every) == (1, 50, 7)
-
-
-def test_a_plan_survives_its_record():
-    plan = make_plan(BOTH, budget=700, spent=0)
-    assert TypeAdapter(TrainingPlan).validate_python(json.loads(json.dumps(asdict(plan)))) == plan

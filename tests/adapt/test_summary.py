@@ -1,4 +1,4 @@
-"""What an adaptation says first, and how often that is wrong."""
+"""What an adaptation says first, how often that is wrong, what its report shows, and what held-out rows choose."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from cse.adapt.ladder import (
     BARE,
     DOCUMENTS,
+    FEW_ROWS,
     FULL,
     FULL_HEAD,
     HEAD,
@@ -24,11 +25,20 @@ from cse.adapt.ladder import (
     Ladder,
     Tried,
 )  # fmt: skip
+from cse.adapt.models import Models
 from cse.adapt.run import Adapted
-from cse.adapt.verdict import summary
+from cse.adapt.verdict import MOST, change_tables, summary
+from cse.data.store import TRAIN_FILE, PreparedData, write_rows
+from cse.data.tasks.kinds import LabelledTexts
+from cse.data.tasks.store import OWN, open_dev, open_tasks, write_tasks
 from cse.evaluation.comparison import STS, Compared, Comparison
-from cse.evaluation.record import ITEMS_FILE
+from cse.evaluation.record import ITEMS_FILE, write_items
+from cse.ledger import Ledger
 from cse.report.systems import System
+from cse.settings import Settings
+from cse.settings.load import settings_with
+from tests.rows import write_table
+from tests.tiny import write_report
 
 MAIN = ("intents", "kNN")
 
@@ -42,13 +52,23 @@ def one(measure: str, difference: float, z: float, task: str = "intents", *, see
     return Compared(task, measure, measure == "kNN", found)
 
 
+def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
+    """What was tried, with the scores on held-out rows of its seeds."""
+    made = Ladder()
+    for name, found in devs.items():
+        for number, dev in enumerate(found if isinstance(found, tuple) else (found,)):
+            made.add(name, f"{name}-{42 + number}", dev, seconds=3)
+    return made
+
+
 def said(*won: Compared, main: tuple[str, str] | None = MAIN) -> list[str]:
-    ladder = Ladder()
-    for system, dev in ((BARE, 50.0), (PROMPTS, 70.0), (FULL, 60.0)):
-        ladder.add(system, system, dev, seconds=3)
-    chosen = ladder.tried[PROMPTS]
+    made = ladder(backbone=50.0, prompts=70.0, full=60.0)
     facts = {"won": list(won), "model": PROMPTS, "dev": 70.0}
-    return summary(adapted(ladder, chosen, main=main, **facts)).splitlines()
+    return summary(adapted(made, made.tried[PROMPTS], main=main, **facts)).splitlines()
+
+
+def system(name: str, task: str, values: dict[str, float], **more) -> System:
+    return System(name, (SimpleNamespace(name=name, scores={"tasks": {task: {"values": values}}}, **more),))
 
 
 def adapted(ladder: Ladder, chosen: Tried, **facts) -> Adapted:
@@ -90,11 +110,9 @@ def test_the_other_lines_are_corrected_for_their_number():
 
 
 def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
-    ladder = Ladder()
-    ladder.add(BARE, BARE, 50.0, seconds=3)
-    ladder.add(FULL, "full-42", 60.0, seconds=3)
-    bare, full = ladder.tried.values()
-    fell = adapted(ladder, full, main=MAIN, won=[one("kNN", -1.0, -3)], model=BARE)
+    made = ladder(backbone=50.0, full=60.0)
+    bare, full = made.tried.values()
+    fell = adapted(made, full, main=MAIN, won=[one("kNN", -1.0, -3)], model=BARE)
     lines = summary(fell).splitlines()
     assert lines[0] == "It did not help: intents kNN fell by 1.00."
     assert "in the bundle: the bare backbone, since full fine-tuning did worse" in lines
@@ -102,8 +120,7 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
     assert any("in the bundle: full-42 (full fine-tuning); " in line for line in summary(whole).splitlines()), (
         "trained again on all rows it has no score of its own, and not that of the model before"
     )
-    scores = {"tasks": {"intents": {"values": {"kNN": 91.0}}}}
-    systems = [System(name, (SimpleNamespace(name=name, scores=scores),)) for name in (BARE, "full-42")]
+    systems = [system(name, "intents", {"kNN": 91.0}) for name in (BARE, "full-42")]
     lines = summary(replace(fell, chosen=bare, won=[], systems=systems)).splitlines()
     assert lines[0] == "Nothing that was tried beats the bare backbone on held-out rows: keep it."
     assert lines[1:3] == ["  intents kNN: 91.00", "tried, with the score on held-out rows that chose:"]
@@ -113,12 +130,8 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
 
 def test_the_accuracy_of_the_bare_backbone_has_an_interval(tmp_path):
     np.savez(tmp_path / ITEMS_FILE, **{"tasks/intents/accuracy": np.array([100.0] * 15 + [0.0] * 3)})
-    record = SimpleNamespace(name=BARE, scores={"tasks": {"intents": {"values": {"accuracy": 83.3}}}}, folder=tmp_path)
-    ladder = Ladder()
-    ladder.add(BARE, BARE, 50.0, seconds=3)
-    found = adapted(
-        ladder, ladder.tried[BARE], main=("intents", "accuracy"), systems=[System(BARE, (record,))], model=BARE
-    )
+    made, systems = ladder(backbone=50.0), [system(BARE, "intents", {"accuracy": 83.3}, folder=tmp_path)]
+    found = adapted(made, made.tried[BARE], main=("intents", "accuracy"), systems=systems, model=BARE)
     assert summary(found).splitlines()[1] == "  intents accuracy: 83.3 %, 95 % interval 60.8 to 94.2: of 18 rows"
 
 
@@ -141,10 +154,8 @@ def test_a_search_is_told_by_vectors_words_and_both():
     made = ladder(backbone=None, query_map=None)
     values = {"nDCG@10": 41.0, "nDCG@10 with words": 55.9, "nDCG@10 of words": 50.0}
 
-    def system(name: str, values: dict[str, float]) -> System:
-        return System(name, (SimpleNamespace(name=name, scores={"tasks": {"cacm": {"values": values}}}),))
-
-    systems = [system(BARE, values), system(QUERY_MAP, values | {"nDCG@10": 48.0, "nDCG@10 with words": 58.7})]
+    better = values | {"nDCG@10": 48.0, "nDCG@10 with words": 58.7}
+    systems = [system(BARE, "cacm", values), system(QUERY_MAP, "cacm", better)]
     facts = {"main": ("cacm", "nDCG@10"), "kind": DOCUMENTS, "systems": systems}
     won = [one("nDCG@10", 7.0, 3, "cacm")]
     lines = summary(adapted(made, made.tried[QUERY_MAP], won=won, model=QUERY_MAP, **facts)).splitlines()
@@ -157,14 +168,6 @@ def test_a_search_is_told_by_vectors_words_and_both():
 
 
 # ---- what held-out rows choose --------------------------------------------------------------------------------------
-
-
-def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
-    made = Ladder()
-    for system, found in devs.items():
-        for number, dev in enumerate(found if isinstance(found, tuple) else (found,)):
-            made.add(system, f"{system}-{42 + number}", dev, seconds=3)
-    return made
 
 
 @pytest.mark.parametrize(
@@ -190,3 +193,75 @@ def test_the_model_of_the_best_seed_is_the_one_to_ship():
     assert made.tried[PROMPTS].best == "prompts-43"
     assert made.dev_of("prompts-42") == 60.0, "a model's own score, no other's"
     assert str(made.tried[PROMPTS]) == "prompts: dev 67.67, mean of 3 seeds, 9 s"
+
+
+@pytest.mark.parametrize("kind", [LABELS, FEW_ROWS])
+def test_what_picks_does_not_compare_and_where_last_weights_are_kept_nothing_picks(
+    tmp_path, tiny_folders, monkeypatch, kind
+):
+    """A fifth of the labelled texts is held out to choose, and a fifth to measure."""
+    out, compared = tmp_path / "out", []
+    rows = [(f"text {n}", f"label {n % 3}") for n in range(120)]
+    path = write_table(tmp_path / "labels.csv", ("text", "label"), rows)
+    values = {
+        "data.source": "files", "data.view": "categories", "data.train_path": str(path), "data.hold_out": 0.2,
+        "data.dev": "own", "objective.energy_hinge.weight": 0.0, "train.dev_measure": "MAP",
+        "backbone.name": str(tiny_folders["bert"]), "train.device": "cpu", "evaluation.device": "cpu",
+    }  # fmt: skip
+    models = Models(settings_with(Settings(), values), out, Ledger(out / "ledger"), kind)
+    models.prepare()
+    dev = SimpleNamespace(value=1.0)
+    monkeypatch.setattr("cse.adapt.models.score_dev", lambda encoder, task, *_: compared.append(task) or dev)
+    models.train("backbone", models.settings_of("backbone"))
+    held_out, seen = (open_dev(PreparedData(each)) for each in (models.data, models.trained_on))
+    (task,) = compared
+    assert models.selects and not open_tasks(PreparedData(models.trained_on), OWN)
+    assert models.ladder.tried["backbone"].devs == [1.0]
+    assert task.reference == held_out.reference
+    if kind == FEW_ROWS:
+        assert seen is None and task.test == held_out.test
+    else:
+        assert sorted(seen.test + task.test) == sorted(held_out.test) and min(len(seen.test), len(task.test)) >= 8
+        assert seen.reference == held_out.reference
+
+
+# ---- texts that it helped and harmed --------------------------------------------------------------------------------
+
+CARD, FEE, RATE = 0, 1, 2  # in alphabetical order
+RIGHT = np.tile([CARD, RATE, FEE], 20)
+
+
+def tables(folder, *told):
+    """The tables of an adaptation whose bare backbone and model ``told`` labels by number."""
+    task = LabelledTexts("intents", ["x"], ["card"], [f"question {n}" for n in range(60)], ["card", "rate", "fee"] * 20)
+    (folder / "prepared").mkdir()
+    write_rows(folder / "prepared" / TRAIN_FILE, "pairs", [("a", "b")])
+    write_tasks(folder / "prepared", own=[task])
+    write_report(folder / "prepared", "pairs", 1)
+    records = [SimpleNamespace(name=name, folder=folder / name) for name in (BARE, "prompts_head-42")]
+    for record, labels in zip(records, told, strict=True):
+        record.folder.mkdir()
+        items = {"kNN": 100.0 * (labels == RIGHT), "kNN label": labels}
+        write_items(record.folder / ITEMS_FILE, {"tasks/intents": items})
+    systems = [SimpleNamespace(records=records)]
+    return change_tables(SimpleNamespace(folder=folder, systems=systems, main=MAIN, model=records[1].name))
+
+
+def cells(table):
+    return [list(line) for line in table.lines]
+
+
+def test_texts_that_became_right_and_those_that_became_wrong_with_what_they_were_taken_for(tmp_path):
+    """The most frequent confusion first: before, cards were taken for fees and two rates for cards."""
+    before, after = RIGHT.copy(), RIGHT.copy()
+    before[RIGHT == CARD] = FEE
+    before[[1, 4]] = CARD
+    after[[59, 5]] = RATE
+    helped, harmed, confusions = tables(tmp_path, before, after)
+    assert (helped.title, harmed.title) == ("Texts that it helped: 22 of 60", "Texts that it harmed: 2 of 60")
+    assert len(helped.lines) == MOST
+    assert cells(helped)[:2] == [["question 0", "card", "fee"], ["question 3", "card", "fee"]]
+    assert all(row[1:] == ["card", "fee"] for row in cells(helped)), "the two rates come last, beyond the twenty"
+    assert cells(harmed) == [["question 5", "fee", "rate"], ["question 59", "fee", "rate"]]
+    assert cells(confusions) == [["fee", "rate", "0", "2"], ["card", "fee", "20", "0"], ["rate", "card", "2", "0"]]
+    assert "(22 of 60)" in confusions.caption and "(2)" in confusions.caption

@@ -10,7 +10,6 @@ import pytest
 from cse.data.documents import document_rows, passages_of, read_documents
 from cse.data.markup import html_document, markdown_document
 from cse.data.store import PreparedData
-from cse.errors import CseError
 from tests.data.conftest import dropped
 from tests.parts import refusal
 from tests.rows import write_lines, write_objects
@@ -30,11 +29,8 @@ def rows_of(prepared):
 
 
 def test_passages_are_whole_sentences_up_to_the_limit():
-    assert passages_of([BODY], "en", 9) == [
-        "Dr. Smith lives in Rome. He has a cat.",
-        "The cat sleeps all day! Does it eat?",
-        "It does.",
-    ]
+    passages = ["Dr. Smith lives in Rome. He has a cat.", "The cat sleeps all day! Does it eat?", "It does."]
+    assert passages_of([BODY], "en", 9) == passages
     assert passages_of([BODY], "en", 1)[:2] == ["Dr. Smith lives in Rome.", "He has a cat."], "never half a sentence"
     assert passages_of(["one\ntwo", "  ", "three"], "en", 60) == ["one two three"]
     cat, dog = "\u732b\u5728\u7761\u89c9\u3002", "\u72d7\u5728\u8dd1\u3002"
@@ -42,26 +38,15 @@ def test_passages_are_whole_sentences_up_to_the_limit():
 
 
 def test_a_folder_of_beir_works_as_it_is(rows_of, tmp_path):
-    write_objects(
-        tmp_path / "beir/corpus.jsonl",
-        [
-            {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. They sleep.", "metadata": {}},
-            {"_id": "8", "title": "", "text": " "},
-        ],
-    )
+    whole = "Cats in Rome. They sleep."
+    documents = [{"_id": "7", "title": "Cats in Rome", "text": whole, "metadata": {}}, {"_id": "8", "text": " "}]
+    write_objects(tmp_path / "beir/corpus.jsonl", documents)
     write_objects(tmp_path / "beir/queries.jsonl", [{"_id": "1", "text": "who has a cat?"}])
     rows, report = rows_of(tmp_path / "beir")
-    whole = "Cats in Rome. They sleep."
     assert [tuple(row.values()) for row in rows] == [
         ("Cats in Rome", whole, "1"), ("Cats in Rome.", whole, "1"), ("They sleep.", whole, "1"),
     ]  # fmt: skip
     assert dropped(report["train"]) == {"empty_document": (1, "beir:2")}
-
-
-def test_sentences_alone_are_rows_of_one_text(rows_of, tmp_path):
-    write_objects(tmp_path / "docs.jsonl", [{"body": BODY}, {"body": "Another one. And its end."}])
-    rows, report = rows_of(tmp_path / "docs.jsonl", pairs="sentences")
-    assert (len(rows), rows[1], report["view"]) == (7, {"sent0": "He has a cat.", "group": "1"}, "sentences")
 
 
 def test_questions_and_answers_of_a_table(rows_of, tmp_path):
@@ -83,15 +68,11 @@ def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path):
         "picture.png": "",
     }.items():
         write_lines(tmp_path / "docs" / name, [text])
-    rows, _ = rows_of(tmp_path / "docs", pairs="sentences")
-    assert [tuple(row.values()) for row in rows] == [
-        ("Cats sleep.", "a.md"),
-        ("They do.", "a.md"),
-        ("First paragraph goes on.", "c.txt"),
-        ("Second one.", "c.txt"),
-        ("Dogs run.", "deep/b.html"),
-        ("They bark.", "deep/b.html"),
-    ]
+    rows, report = rows_of(tmp_path / "docs", pairs="sentences")
+    assert (report["view"], [tuple(row.values()) for row in rows]) == ("sentences", [
+        ("Cats sleep.", "a.md"), ("They do.", "a.md"), ("First paragraph goes on.", "c.txt"), ("Second one.", "c.txt"),
+        ("Dogs run.", "deep/b.html"), ("They bark.", "deep/b.html"),
+    ])  # fmt: skip
     rows, _ = rows_of(tmp_path / "docs", pairs="question_answer")
     assert [tuple(row.values()) for row in rows] == [("Do they eat?", "They do.", "a.md")]
 
@@ -133,10 +114,8 @@ you a message when the money has left our account.</p><ul><li>Cards: five days</
 def test_a_page_begins_with_its_article():
     title, sections = html_document(PAGE)
     assert title == "Refunds - ACME Help"
-    assert [(part.heading, len(part.paragraphs), part.asked) for part in sections] == [
-        ("Refunds", 1, False),
-        ("How long does it take?", 2, True),
-    ]
+    shape = [(part.heading, len(part.paragraphs), part.asked) for part in sections]
+    assert shape == [("Refunds", 1, False), ("How long does it take?", 2, True)]
     assert sections[0].paragraphs[0].startswith("You can ask for a refund within thirty days")
     short = PAGE.replace("You can ask for a refund within thirty days of your purchase. Write", "Write")
     assert "cookies" not in str(html_document(short)[1])
@@ -166,26 +145,21 @@ def test_hostile_text_is_read_in_time(tmp_path, name):
 
 @pytest.mark.parametrize("tag", ["div", "ul><li", "b"])
 def test_a_page_nested_too_deep_is_named(tmp_path, tag):
-    (tmp_path / "deep.html").write_text(f"<{tag}>" * 20_000 + "text", encoding="utf-8")
-    with pytest.raises(CseError, match=r"deep.html: its elements are nested more than 256 deep"):
-        list(read_documents(tmp_path / "deep.html"))
-    with pytest.raises(CseError, match="256 deep"):
-        html_document("<html>" + f"<{tag}>" * 300 + "text")
+    path = write_lines(tmp_path / "deep.html", [f"<{tag}>" * 20_000 + "text"])
+    said = refusal(lambda: list(read_documents(path)))
+    assert "deep.html: its elements are nested more than 256 deep" in said
+    assert "256 deep" in refusal(html_document, "<html>" + f"<{tag}>" * 300 + "text")
     assert html_document(f"<{tag}>" * 50 + "text")[1][0].paragraphs == ["text"]
 
 
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        ({"a.txt": " \n"}, r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
-        ({"a.png": ""}, r"docs: no .txt, .csv, .* file in this folder \(only a.png\)"),
-        ({"a.csv": "text\nx\n", "b.md": "x"}, r"docs: both files of text and tables \(a.csv\); name one file"),
-    ],
-)
-def test_an_input_without_documents_is_one_line(rows_of, tmp_path, files, said):
-    for name, text in files.items():
+def test_an_input_without_documents_is_one_line(rows_of, tmp_path):
+    for name, text, said in (
+        ("a.png", "", r"docs: no .txt, .csv, .* file in this folder \(only a.png\)"),
+        ("a.txt", " \n", r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
+        ("a.csv", "text\nx", r"docs: both files of text and tables \(a.csv\); name one file"),
+    ):
         write_lines(tmp_path / "docs" / name, [text])
-    assert re.search(said, refusal(rows_of, tmp_path / "docs"))
+        assert re.search(said, refusal(rows_of, tmp_path / "docs"))
 
 
 def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(rows_of, tmp_path):
@@ -194,12 +168,9 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
     rows, report = rows_of(path, pairs="stand_ins", stand_ins=3)
     whole = f"Cats in Rome {BODY}"
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
-        ("Cats in Rome", whole),
-        ("Dr. Smith lives in Rome.", whole),
-        ("The cat sleeps all day!", whole),
-        ("A title alone", "A title alone"),
-        ("One sentence only.", "One sentence only."),
-    ]
+        ("Cats in Rome", whole), ("Dr. Smith lives in Rome.", whole), ("The cat sleeps all day!", whole),
+        ("A title alone", "A title alone"), ("One sentence only.", "One sentence only."),
+    ]  # fmt: skip
     assert report["train"]["dropped"]["empty_document"]["count"] == 1
     assert PreparedData(tmp_path / "out").made_from == "stand_ins"
     write_objects(path, [{"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000}])
@@ -220,7 +191,6 @@ def test_a_paragraph_with_very_many_marks_is_read_as_plain_text(mark):
 @pytest.mark.parametrize("between", [" ", "/", '="x" ', '="x"', "='>' "])
 def test_a_tag_with_very_many_attributes_is_refused_at_once(between):
     page = f"<p {''.join(f'a{n}{between}' for n in range(100_000))}>hello</p>"
-    with pytest.raises(CseError, match="its tags have too many attributes"):
-        html_document(page)
+    assert "its tags have too many attributes" in refusal(html_document, page)
     script = f"<script>if (a <b && {' '.join(f'v{n}' for n in range(20_000))})</script>"
     assert html_document(f"{script}<p {' '.join(f'a{n}' for n in range(500))}>hello</p>")[1][0].paragraphs == ["hello"]

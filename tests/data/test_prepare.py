@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 
@@ -29,11 +28,10 @@ NLI = "sent0,sent1,hard_neg\na cat sits,a pet sits,a cat runs\none,two,\na cat s
 
 def test_sample_needs_nothing_and_gives_everything(prepared, tmp_path):
     data = prepared(max_rows=200)
-    assert data.view == "triplets"
-    assert data.train.num_rows == data.report["train"]["kept"] == 200
-    assert (open_dev(data).name, len(open_dev(data))) == ("sample-dev", 500)
-    assert [(task.name, len(task)) for task in open_tasks(data, TEST)] == [("sample", 1000)]
-    assert data.report["notes"] == []
+    assert (data.view, data.train.num_rows, data.report["notes"]) == ("triplets", 200, [])
+    assert [(task.name, len(task)) for task in (open_dev(data), *open_tasks(data, TEST))] == [
+        ("sample-dev", 500), ("sample", 1000),
+    ]  # fmt: skip
     prepared(out="deeper/b", max_rows=200)
     assert contents(tmp_path / "out") == contents(tmp_path / "deeper/b"), "the same bytes wherever they are written"
     assert not any(str(tmp_path).encode() in content for content in contents(tmp_path / "out").values())
@@ -46,7 +44,6 @@ def test_own_files_are_cleaned_and_accounted_for(prepared, tmp_path):
     data = prepared("train", evaluation_path=str(scored))
     report = data.report
     assert data.train.to_pylist() == [{"sent0": "a cat sits", "sent1": "a pet sits", "hard_neg": "a cat runs"}]
-    assert (report["train"]["read"], report["train"]["kept"]) == (4, 1)
     assert dropped(report["train"]) == {
         "missing_hard_negative": (1, "nli.csv:3"), "duplicate": (1, "nli.csv:4"),
         "evaluation_overlap": (1, "nli.csv:5"),
@@ -110,8 +107,8 @@ def test_published_data(tmp_path):
     (tmp_path / "dev").mkdir()
     nli = DataSettings(**raw, train_path=str(SHARED / "nli/nli_for_simcse.csv"))
     report = prepare(nli, tmp_path / "nli")
-    found = {reason: entry["count"] for reason, entry in report["train"]["dropped"].items() if entry["count"]}
-    assert (report["train"]["read"], report["train"]["kept"], found) == (41_626, 41_387, {"evaluation_overlap": 239})
+    assert (report["train"]["read"], report["train"]["kept"]) == (41_626, 41_387)
+    assert [(reason, count) for reason, (count, _) in dropped(report["train"]).items()] == [("evaluation_overlap", 239)]
     assert sum(report["evaluation"]["tasks"].values()) == 18_850
     assert report["dev"] == {"from": "STS-B dev", "task": "1,500 pairs"}
     without = prepare(nli.model_copy(update={"dev": "own", "max_rows": 9}), tmp_path / "without")
@@ -120,11 +117,6 @@ def test_published_data(tmp_path):
     assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)
 
 
-FIRST_ROW = (
-    "A weary secretary is taking on two salespeople at the headquarters early in the morning.",
-    "At daybreak, an assistant is hiring two salespeople at the head office.",
-    "A tired assistant is not taking on two salespeople at the headquarters early in the morning.",
-)
 ROWS_HASH = "19d1a820a3a0b117ea72b302b97a508d1d786f9f347b1c07566e36be610810a1"
 PAIRS_HASH = "325af39e75ada22fcc2770829469215fae7181f2af224fa888a82eeb0ca598ec"
 
@@ -133,7 +125,6 @@ def test_recorded_rows_notice_any_change_and_no_pair_both_selects_and_measures()
     rows, pairs = list(sample_rows("triplets")), sample_pairs("test")
     text = "\n".join("\t".join(row) for row in rows)
     scored = "\n".join(f"{a}\t{b}\t{s}" for a, b, s in zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
-    assert rows[0] == FIRST_ROW
     assert (len(rows), sha256(text.encode()).hexdigest()) == (3000, ROWS_HASH)
     assert (len(pairs), sha256(scored.encode()).hexdigest()) == (1000, PAIRS_HASH)
     dev, test = ({*zip(part.sentence1, part.sentence2, strict=True)} for part in map(sample_pairs, ("dev", "test")))
@@ -142,20 +133,18 @@ def test_recorded_rows_notice_any_change_and_no_pair_both_selects_and_measures()
 
 # ---- labels ---------------------------------------------------------------------------------------------------------
 
-SNLI = (
-    "gold_label,sentence1,sentence2\n"
-    "entailment,A man eats.,Someone eats.\n"
-    "-,A man eats.,A man is happy.\n"
-    "Contradiction,A man eats.,Nobody eats.\n"
-    "neutral,A man eats.,A man eats soup.\n"
-    "neutral,A man eats.,A man eats soup.\n"
-    "contradiction,A man eats.,A man eats soup.\n"
-)
+SNLI = """gold_label,sentence1,sentence2
+entailment,A man eats.,Someone eats.
+-,A man eats.,A man is happy.
+Contradiction,A man eats.,Nobody eats.
+neutral,A man eats.,A man eats soup.
+neutral,A man eats.,A man eats soup.
+contradiction,A man eats.,A man eats soup.
+"""
 
 
 def test_rows_without_a_gold_label_and_repeated_rows_are_dropped_and_counted(prepared):
     data = prepared(SNLI, view="labelled")
-    assert data.view == "labelled"
     assert data.train["label"].to_pylist() == ["entailment", "contradiction", "neutral", "contradiction"]
     assert data.train.to_pylist()[1] == {"sent0": "A man eats.", "sent1": "Nobody eats.", "label": "contradiction"}
     assert dropped(data.report["train"]) == {"no_label": (1, "train.csv:3"), "duplicate": (1, "train.csv:6")}
@@ -180,15 +169,13 @@ def test_every_text_is_an_anchor_and_a_positive_of_its_label(prepared):
     data = prepared(CARDS, view="categories")
     report = data.report
     assert (data.view, data.train.column_names) == ("pairs", ["sent0", "sent1", "group"])
-    assert data.train["sent0"].to_pylist() == [
-        *("Where is my card?", "My card is lost.", "Has my card been sent?", "When does my card come?"),
-        *("I cannot find my card.", "My card is lost."),
-    ]
-    assert data.train["group"].to_pylist() == ["arrival", "lost", "arrival", "arrival", "lost", "arrival"]
-    first, second, groups = (data.train[name] for name in ("sent0", "sent1", "group"))
+    first, second, groups = (data.train[name].to_pylist() for name in ("sent0", "sent1", "group"))
+    assert [*zip(first, groups, strict=True)] == [
+        ("Where is my card?", "arrival"), ("My card is lost.", "lost"), ("Has my card been sent?", "arrival"),
+        ("When does my card come?", "arrival"), ("I cannot find my card.", "lost"), ("My card is lost.", "arrival"),
+    ]  # fmt: skip
+    assert sorted(zip(second, groups, strict=True)) == sorted(zip(first, groups, strict=True))
     assert all(a != b for a, b in zip(first, second, strict=True))
-    for column in (first, second):
-        assert Counter(zip(column, groups, strict=True)).most_common(1)[0][1] == 1
     assert (report["view"], report["made_from"], report["train"]["kept"]) == ("pairs", "categories", 6)
     assert dropped(report["train"]) == {
         "alone_in_label": (1, "train.csv:6"), "duplicate": (1, "train.csv:8"), "no_label": (1, "train.csv:10"),
@@ -197,14 +184,8 @@ def test_every_text_is_an_anchor_and_a_positive_of_its_label(prepared):
 
 # ---- the user's own tasks -------------------------------------------------------------------------------------------
 
-TEXTS = [
-    "birds that wait",  # a query
-    "A pump moves water.",  # a document
-    "card lost",  # a test row
-    "where is my card",  # a reference row
-    "a sentence of its own",
-    "and another",
-]
+# a query, a document, a test row, a reference row
+TEXTS = ["birds that wait", "A pump moves water.", "card lost", "where is my card", "a sentence of its own", "another"]
 
 
 @pytest.fixture
@@ -212,7 +193,7 @@ def texts(tmp_path):
     return write_lines(tmp_path / "train.csv", ["text", *TEXTS])
 
 
-def test_tasks_are_stored_counted_and_held_out(prepared, texts, tmp_path):
+def test_tasks_are_stored_counted_and_held_out_and_any_of_them_selects_checkpoints(prepared, texts, tmp_path):
     write_beir(tmp_path / "task/birds")
     write_labelled(tmp_path / "task/bank")
     given = {"view": "sentences", "task_path": "task"}
@@ -225,31 +206,25 @@ def test_tasks_are_stored_counted_and_held_out(prepared, texts, tmp_path):
     assert "task        bank: labelled texts: 2 labels, 4 reference and 3 test rows" in stage.summary(report)
     assert prepared(texts, **given, drop=["duplicates"]).report["train"]["evaluation_overlap_kept"] == 2
 
-
-def test_any_task_selects_checkpoints(prepared, texts, tmp_path):
-    write_labelled(tmp_path / "dev")
-    data = prepared(texts, view="sentences", dev_path="dev")
+    data = prepared(texts, view="sentences", dev_path="task/bank")
     report = data.report
     assert open_dev(data).test == ["card lost", "rate today", "rate of exchange"]
     assert open_dev(data).test_label == ["card", "rate", "rate"]
-    assert "dev         labelled texts: 2 labels, 4 reference and 3 test rows from dev" in stage.summary(report)
+    assert "dev         labelled texts: 2 labels, 4 reference and 3 test rows from bank" in stage.summary(report)
     assert report["train"]["dropped"]["evaluation_overlap"]["count"] == 1, "the test row, not the reference row"
 
 
 @pytest.mark.parametrize(
-    ("lines", "kind"),
+    ("lines", "kind", "told"),
     [
-        (["sentence1,sentence2,score,label", "a,b,1,1", "c,d,2,0"], None),
-        (["sentence1,sentence2,label", "a,b,1.5", "c,d,2"], None),
-        (["sentence1,sentence2,label", "a,b,1", "c,d,0"], "binary pairs"),
-        (["anchor,positive,negative", "a,b,c", "d,e,f"], "triplets"),
+        (["sentence1,sentence2,score,label", "a,b,1,1", "c,d,2,0"], "scored pairs", "2 pairs"),
+        (["sentence1,sentence2,label", "a,b,1.5", "c,d,2"], "scored pairs", "2 pairs"),
+        (["sentence1,sentence2,label", "a,b,1", "c,d,0"], "binary pairs", "binary pairs"),
     ],
 )
-def test_a_dev_file_with_a_score_is_read_as_ever(prepared, texts, tmp_path, lines, kind):
-    write_lines(tmp_path / "dev/own.csv", lines)
-    data = prepared(texts, view="sentences", dev_path="dev")
-    assert kind_of(open_dev(data)) == (kind or "scored pairs")
-    assert data.report["dev"]["task"].startswith(kind or "2 pairs")
+def test_a_dev_file_with_a_score_is_read_as_ever(prepared, texts, tmp_path, lines, kind, told):
+    data = prepared(texts, view="sentences", dev_path=str(write_lines(tmp_path / "dev/own.csv", lines)))
+    assert kind_of(open_dev(data)) == kind and data.report["dev"]["task"].startswith(told)
 
 
 # ---- further sources ------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Reading the user's files, and those of the hub: every supported layout, and a one-line error for every other."""
 
 import gzip
-import io
 import json
 import time
+from unittest.mock import Mock
 
 import huggingface_hub
 import pyarrow as pa
@@ -15,10 +15,10 @@ from cse.data import read
 from cse.data.read import file_lines, find_data_file
 from cse.data.shape import Row, read_rows
 from cse.data.sources import open_sources
-from cse.errors import CseError, OfflineError
+from cse.errors import OfflineError
 from cse.settings.data import DataSettings
 from tests.parts import refusal
-from tests.rows import write_lines
+from tests.rows import write_lines, write_table
 
 TRIPLET = ("a man runs", "someone moves", "nobody runs")
 
@@ -34,15 +34,11 @@ def texts(path, view, **how):
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "txt"])
 def test_the_same_triplet_from_every_kind_of_file(tmp_path, ending):
-    path = tmp_path / f"rows.{ending}"
-    names = ("sent0", "sent1", "hard_neg")
-    if ending == "parquet":
-        pq.write_table(pa.table({name: [text] for name, text in zip(names, TRIPLET, strict=True)}), path)
-    elif ending == "jsonl":
-        write(path, '{"sent0": "a man runs", "sent1": "someone moves", "hard_neg": "nobody runs", "id": 7}\n')
+    path, names = tmp_path / f"rows.{ending}", ("id", "sent0", "sent1", "hard_neg")
+    if ending in ("tsv", "txt"):
+        write_lines(path, map("\t".join, (names, ("7", *TRIPLET))))
     else:
-        mark = "," if ending == "csv" else "\t"
-        write(path, f"{mark.join(names)}\n{mark.join(TRIPLET)}\n")
+        write_table(path, names, [("7", *TRIPLET)])
     assert texts(path, "triplets") == [TRIPLET]
     assert texts(path, "pairs") == [TRIPLET[:2]]
     if ending != "txt":
@@ -136,23 +132,11 @@ def test_a_key_within_an_object(tmp_path):
     assert texts(lines, "sentences", columns=["data.text"])[1] == (None,)
 
 
-def test_a_line_without_end_is_not_read_whole(monkeypatch):
+def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(read, "_LONGEST", 10_000)
-
-    class Endless(io.RawIOBase):
-        taken = 0
-
-        def readable(self):
-            return True
-
-        def readinto(self, buffer):
-            self.taken += len(buffer)
-            assert self.taken < 1_000_000
-            buffer[:] = b"x" * len(buffer)
-            return len(buffer)
-
-    with pytest.raises(CseError, match=r"a.txt:1: a line of over 10,000 characters; break it into several"):
-        list(file_lines(io.BufferedReader(Endless()), "a.txt"))
+    with write(tmp_path / "a.txt", "x" * 3_000_000).open("rb") as stream:
+        said = refusal(lambda: list(file_lines(stream, "a.txt")))
+        assert "a.txt:1: a line of over 10,000 characters; break it into several" in said and stream.tell() < 1_000_000
 
 
 @pytest.mark.parametrize("repeats", ["a column", "a struct"])
@@ -194,7 +178,7 @@ def rows_of(view, file, **how):
     return open_sources(DataSettings(source="hub", view=view, hub_file=file, **{"hub_id": HUB_ID, **how}))[0].rows
 
 
-def test_an_unreachable_hub_is_asked_once(tmp_path, monkeypatch):
+def test_an_unreachable_hub_is_asked_once_and_a_cached_file_is_read_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -202,22 +186,15 @@ def test_an_unreachable_hub_is_asked_once(tmp_path, monkeypatch):
     with pytest.raises(OfflineError, match=rf"^{HUB_ID}.*data\.source: files, or set HF_HOME to a cache that has it$"):
         rows_of("sentences", "wiki1m_for_simcse.txt")
     assert constants.HF_HUB_OFFLINE is False
-
-
-def test_a_cached_file_is_read_without_network(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     commit, folder = "0" * 40, tmp_path / "datasets--princeton-nlp--datasets-for-simcse"
     (folder / "refs").mkdir(parents=True)
-    (folder / "refs/main").write_text(commit, encoding="utf-8")
+    write(folder / "refs/main", commit)
     write_lines(folder / "snapshots" / commit / "wiki1m_for_simcse.txt", ["one", "two"])
     assert [row.texts for row in rows_of("sentences", "wiki1m_for_simcse.txt")] == [("one",), ("two",)]
 
 
 def test_other_failures_are_one_line(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("first line\nsecond line")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", Mock(side_effect=RuntimeError("first line\nsecond line")))
     assert refusal(rows_of, "pairs", "c.csv", hub_id="a/b").endswith("a/b/c.csv: RuntimeError: first line")

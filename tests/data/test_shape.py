@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cse.data.shape import Row, read_rows
-from cse.data.tasks.kinds import BinaryPairs, ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.read import read_task
 from tests.data.conftest import dropped
 from tests.parts import refusal
@@ -14,27 +14,18 @@ from tests.rows import write_table
 SHORT = {"": "+", "labelled_negative": "-", "labelled_neutral": "o", "no_label": "?", "low_score": "<"}
 
 
-def pairs(folder, labels, names=("sentence1", "sentence2", "label"), name="a.csv"):
-    return write_table(folder / name, names, [(f"one {n}", f"two {n}", label) for n, label in enumerate(labels)])
-
-
-def faults(path, **how):
-    return "".join(SHORT[row.fault] for row in read_rows(path, "pairs", **how))
-
-
-PREMISE, GOLD = ("premise", "hypothesis", "label"), ("sentence1", "sentence2", "gold_label")
-SCORE = ("sentence1", "sentence2", "score")
+LABEL, GOLD, SCORE = (("sentence1", "sentence2", name) for name in ("label", "gold_label", "score"))
+PREMISE = ("premise", "hypothesis", "label")
 READ = [
-    (None, ["0", "1", "0", "1"], "-+-+"),
-    (None, ["0.0", "1.0", "1.0"], "-++"),
-    (None, ["true", "False", "TRUE"], "+-+"),
-    (None, ["+1", "00", "1e0", "0,0"], "+-+-"),
-    (None, ["duplicate", "not_duplicate", "Not Duplicate", "non-duplicate"], "+---"),
-    (None, ["1", "0", "", "-1"], "+-??"),
-    (None, ["entailment", "neutral", "contradiction", "-"], "+o-?"),
-    (None, ["e", "n", "c", "E"], "+o-+"),
-    (None, ["0", "2.5", "4", "5"], "<<++"),
-    (None, ["0", "0.5", "0,79", "0.8", "1"], "<<<++"),
+    (LABEL, ["0", "1", "0.0", "1.0"], "-+-+"),
+    (LABEL, ["true", "False", "TRUE"], "+-+"),
+    (LABEL, ["+1", "00", "1e0", "0,0"], "+-+-"),
+    (LABEL, ["duplicate", "not_duplicate", "Not Duplicate", "non-duplicate"], "+---"),
+    (LABEL, ["1", "0", "", "-1"], "+-??"),
+    (LABEL, ["entailment", "neutral", "contradiction", "-"], "+o-?"),
+    (LABEL, ["e", "n", "c", "E"], "+o-+"),
+    (LABEL, ["0", "2.5", "4", "5"], "<<++"),
+    (LABEL, ["0", "0.5", "0,79", "0.8", "1"], "<<<++"),
     (GOLD, ["0", "1", "2", "-1"], "+o-?"),
     (PREMISE, ["0", "1", "2", "-1"], "+o-?"),
     (SCORE, ["0", "1", "2", "4"], "<<<+"),
@@ -42,23 +33,26 @@ READ = [
 ]
 
 
+def pairs(folder, labels, names=LABEL, name="a.csv"):
+    return write_table(folder / name, names, [(f"one {n}", f"two {n}", label) for n, label in enumerate(labels)])
+
+
+def faults(path, **how):
+    return "".join(SHORT[row.fault] for row in read_rows(path, "pairs", **how))
+
+
 @pytest.mark.parametrize(("names", "labels", "expected"), READ)
 def test_pairs_that_do_not_belong_together_are_no_positives(tmp_path, names, labels, expected):
-    names = names or ("sentence1", "sentence2", "label")
     assert faults(pairs(tmp_path, labels, names)) == expected
     swapped = [(label, f"two {n}", n, f"one {n}") for n, label in enumerate(labels)]
     other = write_table(tmp_path / "b.csv", (names[2], names[1], "idx", names[0]), swapped)
-    assert [row.texts for row in read_rows(other, "pairs")] == [
-        row.texts for row in read_rows(tmp_path / "a.csv", "pairs")
-    ]
-    assert faults(other) == expected
-    if len(set(expected) & {"+", "-"}) == 2 or "<" in expected:
+    assert [*read_rows(other, "pairs")] == [*read_rows(tmp_path / "a.csv", "pairs")]
+    if "<" in expected:
+        assert isinstance(read_task(tmp_path / "a.csv"), ScoredPairs)
+    elif {*"+-"} <= {*expected}:
         task = read_task(tmp_path / "a.csv")
-        found = (task.label if isinstance(task, BinaryPairs) else task.score).tolist()
-        assert isinstance(task, ScoredPairs) == ("<" in expected)
-        if isinstance(task, BinaryPairs):
-            assert found == [mark == "+" for mark in expected if mark in "+-"]
-            assert task.left_out == len(expected) - len(found)
+        assert task.label.tolist() == [mark == "+" for mark in expected if mark in "+-"]
+        assert task.left_out == len(expected) - len(task.label)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
@@ -103,20 +97,17 @@ def test_negatives_stand_beside_the_positives_of_their_text(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"query": "q", "pos": ["a"], "neg": ["x", "y"]}, [("q", "a", "x"), ("q", "a", "y")]),
-        ({"query": "q", "pos": ["a", "b"], "neg": ["x"]}, [("q", "a", "x"), ("q", "b", "x")]),
-        ({"query": "q", "pos": ["a"], "neg": []}, [("q", "a", None)]),
-        ({"anchor": "q", "positive": "a", "negative_1": "x", "negative_2": "y"}, [("q", "a", "x"), ("q", "a", "y")]),
-        ({"anchor": "q", "positive": "a", "negative": ["x", ""]}, [("q", "a", "x")]),
-    ],
-)  # fmt: skip
-def test_several_positives_and_negatives_in_a_row(tmp_path, name, row, expected):
-    path = write_table(tmp_path / name, [*row], [[*row.values()]])
-    assert [found.texts for found in read_rows(path, "triplets")] == expected
-    assert {found.texts for found in read_rows(path, "pairs")} == {texts[:2] for texts in expected}
+def test_several_positives_and_negatives_in_a_row(tmp_path, name):
+    for row, expected in (
+        ({"query": "q", "pos": ["a"], "neg": ["x", "y"]}, ["qax", "qay"]),
+        ({"query": "q", "pos": ["a", "b"], "neg": ["x"]}, ["qax", "qbx"]),
+        ({"query": "q", "pos": ["a"], "neg": []}, ["qa"]),
+        ({"anchor": "q", "positive": "a", "negative_1": "x", "negative_2": "y"}, ["qax", "qay"]),
+        ({"anchor": "q", "positive": "a", "negative": ["x", ""]}, ["qax"]),
+    ):
+        path = write_table(tmp_path / name, [*row], [[*row.values()]])
+        assert ["".join(filter(None, found.texts)) for found in read_rows(path, "triplets")] == expected
+        assert {"".join(found.texts) for found in read_rows(path, "pairs")} == {texts[:2] for texts in expected}
 
 
 def test_what_is_left_out_is_counted_and_said(prepared, tmp_path):
@@ -129,12 +120,12 @@ def test_what_is_left_out_is_counted_and_said(prepared, tmp_path):
     assert "all 2 rows were dropped: 2 labelled_negative" in said and "; give pairs labelled 1" in said
 
 
-@pytest.mark.parametrize("values", [[1.0, 2.0, None], [1, 2, None], ["1", "2", ""]])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_categories_may_be_numbers(tmp_path, values, name):
-    path = write_table(tmp_path / name, ("text", "label"), [(f"t {n}", value) for n, value in enumerate(values)])
-    assert [row.label for row in read_rows(path, "categories")] == ["1", "2", None]
+def test_categories_may_be_numbers(tmp_path, name):
+    for values in ([1.0, 2.0, None], [1, 2, None], ["1", "2", ""]):
+        path = write_table(tmp_path / name, ("text", "label"), [(f"t {n}", value) for n, value in enumerate(values)])
+        assert [row.label for row in read_rows(path, "categories")] == ["1", "2", None]
+        task = write_table(tmp_path / name, ("text", "label"), [(f"t {n}", values[n % 2]) for n in range(8)])
+        assert set(read_task(task).test_label) == {"1", "2"}
     truths = write_table(tmp_path / "b.jsonl", ("text", "label"), [("a", True), ("b", "False")])
     assert list(read_rows(truths, "categories")) == [Row(1, ("a",), "true"), Row(2, ("b",), "false")]
-    task = write_table(tmp_path / name, ("text", "label"), [(f"t {n}", values[n % 2]) for n in range(8)])
-    assert set(read_task(task).test_label) == {"1", "2"}

@@ -1,20 +1,26 @@
-"""The seven-task protocol on made-up tasks and a fake encoder."""
+"""The seven-task protocol and CxC-STS on made-up tasks and a fake encoder."""
 
 import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from cse.data.tasks.kinds import ScoredPairs
-from cse.evaluation.measures import Averaged, Score, UndefinedScore, pair_cosines, spearman
+from cse.data.suite import CXC_COLUMNS as COLUMNS
+from cse.data.suite import read_cxc
+from cse.data.tasks.kinds import CaptionPairs, ScoredPairs
+from cse.evaluation.measures import Averaged, Score, UndefinedScore, Vectors, pair_cosines, spearman
 from cse.evaluation.score import score_dev
-from cse.evaluation.sts import SEVEN_TASKS, evaluate_sts
+from cse.evaluation.sts import REPETITIONS, SEED, SEVEN_TASKS, evaluate_sts, score_cxc
 from cse.evaluation.table import format_table
 from tests.parts import refusal
+from tests.rows import write_table
+
+SHARED = Path(__file__).parents[3] / "shared/data/cxc"
 
 WIDTH = 6
 
@@ -55,10 +61,8 @@ def test_scores_agree_with_a_reference():
     tasks = [replace(make_task("STS12", 49), subset=subsets.tolist()), make_task("STS-B", 25)]
     results = evaluate_sts(encoder, tasks)
     for task in tasks:
-        cosines = []
-        for first, second in zip(task.sentence1, task.sentence2, strict=True):
-            u, v = (encoder.vector(sentence).astype(np.float64) for sentence in (first, second))
-            cosines.append(u @ v / np.sqrt((u @ u) * (v @ v)))
+        vectors = [[encoder.vector(text).astype(float) for text in side] for side in (task.sentence1, task.sentence2)]
+        cosines = [u @ v / np.sqrt((u @ u) * (v @ v)) for u, v in zip(*vectors, strict=True)]
         expected = {"all": 100 * spearmanr(cosines, task.score)[0], "pairs": len(task)}
         if task.subset:
             of_parts = [100 * spearmanr(cosines[part], task.score[part])[0] for part in parts]
@@ -132,11 +136,9 @@ def test_text_markdown_and_latex_hold_the_same_numbers():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_cosines_agree_with_a_float64_sum(dtype):
     a, b = np.random.default_rng(3).normal(size=(2, 20, 384)).astype(dtype)
-    expected = []
-    for u, v in zip(a.astype(np.float64), b.astype(np.float64), strict=True):
-        expected.append(math.fsum(u * v) / math.sqrt(math.fsum(u * u) * math.fsum(v * v)))
-    cosines = pair_cosines(a, b)
-    np.testing.assert_allclose(cosines, expected, rtol=0, atol=1e-14)
+    rows = zip(a.astype(np.float64), b.astype(np.float64), strict=True)
+    expected = [math.fsum(u * v) / math.sqrt(math.fsum(u * u) * math.fsum(v * v)) for u, v in rows]
+    np.testing.assert_allclose(pair_cosines(a, b), expected, rtol=0, atol=1e-14)
 
 
 def test_equal_pairs_tie_exactly():
@@ -149,3 +151,72 @@ def test_a_cosine_that_is_no_number_counts_as_zero():
     a = np.array([[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [3.0, 4.0]])
     b = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [3.0, 4.0]])
     np.testing.assert_allclose(pair_cosines(a, b), [0.0, 0.0, 0.0, 1.0])
+
+
+# ---- CxC-STS --------------------------------------------------------------------------------------------------------
+
+
+def make_rows(images=12, captions=3):
+    """Captions of an image form a chain; further pairs lead to other images."""
+    rng = np.random.default_rng(0)
+
+    def row(a, b, method):
+        score = round(float(rng.uniform(0, 5)), 2)
+        return [f"c{a}", f"c{b}", score, method, f"caption, number {a}", f"caption {b}"]
+
+    rows = []
+    for image in range(images):
+        first = image * captions
+        rows += [row(first + i, first + i + 1, "c2c_cocaption") for i in range(captions - 1)]
+        rows += [row(first, (first + captions * k) % (images * captions), "c2c_isim") for k in (1, 3)]
+    return rows
+
+
+def make_captions(folder) -> CaptionPairs:
+    return read_cxc(write_table(folder / "cxc.csv", COLUMNS, make_rows()))
+
+
+def test_bootstrap_is_a_loop_of_single_draws(tmp_path):
+    pairs = make_captions(tmp_path)
+    vectors = Vectors(FakeEncoder(), [*pairs.sentence1, *pairs.sentence2])
+    found = score_cxc(vectors, pairs)
+    a, b = (vectors.of(texts).astype(np.float64) for texts in (pairs.sentence1, pairs.sentence2))
+    cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    lists = [np.flatnonzero(pairs.image == one) for one in np.unique(pairs.image)]
+    rng = np.random.RandomState(SEED)
+    scores = []
+    for _ in range(REPETITIONS):
+        drawn = rng.choice(len(lists), 6)
+        rows = [lists[i][rng.randint(0, len(lists[i]))] for i in drawn]
+        scores.append(spearmanr(cosines[rows], pairs.score[rows]).statistic)
+    assert found.values["mean"] == pytest.approx(100 * np.mean(scores), abs=1e-9)
+    assert found.values["std"] == pytest.approx(100 * np.std(scores), abs=1e-9)
+    assert found.values["all_pairs"] == pytest.approx(100 * spearmanr(cosines, pairs.score).statistic, abs=1e-9)
+    assert found.setting == "1,000 samples of 6 images with replacement, seed 123"
+
+
+ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
+
+
+def test_a_broken_file_is_one_line(tmp_path):
+    for rows, said in (
+        ([ROW, ["c2", "c1", "2", "c2c_isim", "two", "one"]], "cxc.csv:3: repeats the pair of line 2; keep one"),
+        ([[*ROW[:2], "5.1", *ROW[3:]]], "cxc.csv:2: score '5.1' is not a number from 0 to 5"),
+        ([ROW[:5]], "cxc.csv:2: 5 fields, but the header has 6"),
+        ([[*ROW[:4], " ", "two"]], "cxc.csv:2: no text in column 'sentence1'"),
+        ([], "cxc.csv: 0 pairs"),
+    ):
+        assert said in refusal(read_cxc, write_table(tmp_path / "cxc.csv", COLUMNS, rows))
+    fewer = [name for name in COLUMNS if name != "sampling_method"]
+    said = refusal(read_cxc, write_table(tmp_path / "cxc.csv", fewer, []))
+    assert "no column 'sampling_method' (CxC-STS with its captions)" in said
+    write_table(tmp_path / "cxc_sts_test.csv", COLUMNS, make_rows())
+    assert "48 pairs, expected 44,045 as published" in refusal(read_cxc, tmp_path)
+    assert "no such file; give the CSV of CxC-STS" in refusal(read_cxc, tmp_path / "none.csv")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared evaluation data are not here")
+def test_real_file_has_the_published_images_and_captions():
+    pairs = read_cxc(SHARED)
+    assert (len(pairs), len({*pairs.image})) == (44_045, 5000)
+    assert len({*pairs.sentence1, *pairs.sentence2}) > 20_000

@@ -55,19 +55,16 @@ def test_nested_cross_validation():
     task = TransferTask("own", part(80, 2))
     vectors, found = score(task)
     x, y = vectors.of(task.train.texts), task.train.label
-    accuracies, dev, chosen = [], [], []
+    runs = []
     for learn, test in folds(y, HOW):
         inner = folds(y[learn], HOW)
-        scores = [[train_one(x, y, learn[a], learn[b], l2, HOW)[1] for l2 in HOW.l2] for a, b in inner]
-        l2, best = choose(scores, HOW)
+        l2, best = choose([[train_one(x, y, learn[a], learn[b], l2, HOW)[1] for l2 in HOW.l2] for a, b in inner], HOW)
         layer, _ = train_one(x, y, learn, None, l2, HOW)
-        accuracies.append(round(100 * accuracy(layer, x[test], y[test]), 2))
-        dev.append(best)
-        chosen.append(l2)
-    assert found.facts["l2"] == chosen
+        runs.append((l2, best, round(100 * accuracy(layer, x[test], y[test]), 2)))
+    chosen, dev, accuracies = map(list, zip(*runs, strict=True))
+    assert found.facts["l2"] == chosen and "f1" not in found.facts
     assert found.values["accuracy"] == pytest.approx(np.mean(accuracies), abs=0.006)
     assert found.values["dev"] == pytest.approx(np.mean(dev), abs=0.006)
-    assert "f1" not in found.facts
 
 
 @pytest.mark.parametrize(("classes", "pairs"), [(3, False), (2, True)])
@@ -109,9 +106,8 @@ def test_given_split():
 
 
 def test_too_few_rows_for_the_folds():
-    assert "own: no class has 10 rows, one for each fold; add rows" in refusal(
-        score, TransferTask("own", part(8, 2)), FULL
-    )
+    said = refusal(score, TransferTask("own", part(8, 2)), FULL)
+    assert "own: no class has 10 rows, one for each fold; add rows" in said
 
 
 @pytest.mark.slow
@@ -134,9 +130,8 @@ def test_real_tasks_agree_with_scikit_learn():
     chosen = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=5)
     chosen.fit(vectors.of(trec.train.texts), trec.train.label)
     expected = chosen.score(vectors.of(trec.test.texts), trec.test.label)
-    assert found["TREC"].values["accuracy"] == pytest.approx(
-        100 * expected, abs=1.5
-    )  # 500 questions: a deviation is 1.3 points
+    accuracy = found["TREC"].values["accuracy"]
+    assert accuracy == pytest.approx(100 * expected, abs=1.5)  # 500 questions: a deviation is 1.3 points
 
 
 # ---- the reference: one classifier at a time, with torch's own layer, loss and optimiser ----------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
@@ -21,6 +20,7 @@ from tests.export.banks import check_mixed, make_encoder
 from tests.export.exports import bundle_of
 from tests.export.systems import SENTENCES
 from tests.parts import backbone_of, refusal
+from tests.rows import write_objects
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
 
@@ -154,8 +154,7 @@ def test_roles_of_one_domain_and_of_several(banked, opened):
 
 def test_task_texts_go_before_queries_and_passages(tmp_path):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
-    texts = {"query": "the query ", "passage": "the passage "}
-    (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
+    write_objects(folder / PROMPTS, [{"prompts": {"query": "the query ", "passage": "the passage "}}])
     encoder = query_side(backbone_of(folder), **PARTS["prompt, projector and map"])
     create_bank(encoder, tmp_path / "bank", tolerance=1e-5)
     add_domain(tmp_path / "bank", make_domain(encoder, "legal"))

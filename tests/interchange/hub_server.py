@@ -35,13 +35,6 @@ class Repository:
         named = {name: hashlib.sha1(data).hexdigest() for name, data in self.commits[number].items()}
         return hashlib.sha1(json.dumps([number, named], sort_keys=True).encode()).hexdigest()
 
-    def at(self, revision: str) -> tuple[str, dict[str, bytes]] | None:
-        """The commit hash and files of a branch or commit."""
-        for number, files in enumerate(self.commits):
-            if revision == self.sha(number):
-                return revision, files
-        return (self.sha(), self.files) if revision == "main" else None
-
 
 @dataclass
 class Hub:
@@ -52,17 +45,20 @@ class Hub:
     asked: list[str] = field(default_factory=list)
     address: str = ""
 
+    def seen(self, request: Request, name: str, revision: str) -> tuple[str, dict[str, bytes]]:
+        """The commit hash and files of a branch or commit that the client may see."""
+        repo = self.repos.get(name)
+        if repo is None or (repo.private and not request.state.token):
+            raise Missing("RepoNotFound")
+        by_revision = {repo.sha(number): files for number, files in enumerate(repo.commits)}
+        sha = repo.sha() if revision == "main" else revision
+        if sha not in by_revision:
+            raise Missing("RevisionNotFound")
+        return sha, by_revision[sha]
+
 
 class Missing(Exception):
     """A repository, revision or file that is not there."""
-
-
-def entry(name: str, data: bytes) -> dict:
-    """A line of a tree."""
-    line = {"type": "file", "path": name, "size": len(data), "oid": git_hash(data)}
-    if name.endswith(LARGE):
-        line["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
-    return line
 
 
 def git_hash(data: bytes) -> str:
@@ -79,8 +75,7 @@ def make_app(hub: Hub) -> FastAPI:
         if token not in ("", WRITER, READER):
             said = {"X-Error-Message": "Invalid credentials in Authorization header"}
             return JSONResponse({"error": "Invalid credentials"}, 401, headers=said)
-        writes = request.method == "POST" and "/validate-yaml" not in request.url.path
-        if writes and token != WRITER:
+        if request.method == "POST" and "/validate-yaml" not in request.url.path and token != WRITER:
             return JSONResponse({"error": "no right to write"}, 403 if token else 401)
         request.state.token = token
         return await then(request)
@@ -90,18 +85,9 @@ def make_app(hub: Hub) -> FastAPI:
         code = str(error)
         return JSONResponse({"error": code}, 404, headers={"X-Error-Code": code, "X-Error-Message": code})
 
-    def seen(request: Request, name: str, revision: str) -> tuple[str, dict[str, bytes]]:
-        """The commit hash and files of what the client may see."""
-        repo = hub.repos.get(name)
-        if repo is None or (repo.private and not request.state.token):
-            raise Missing("RepoNotFound")
-        if (found := repo.at(revision)) is None:
-            raise Missing("RevisionNotFound")
-        return found
-
     _writing(app, hub)
     _committing(app, hub)
-    _reading(app, seen)
+    _reading(app, hub)
     return app
 
 
@@ -124,10 +110,10 @@ def _writing(app: FastAPI, hub: Hub) -> None:
 
 def _committing(app: FastAPI, hub: Hub) -> None:
     @app.post("/api/models/{owner}/{name}/preupload/{revision}")
-    async def preupload(owner: str, name: str, request: Request):
-        files = (await request.json())["files"]
-        modes = [{"path": f["path"], "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular"} for f in files]
-        return {"files": [mode | {"shouldIgnore": False} for mode in modes]}
+    async def preupload(request: Request):
+        paths = [file["path"] for file in (await request.json())["files"]]
+        modes = {path: "lfs" if path.endswith(LARGE) else "regular" for path in paths}
+        return {"files": [{"path": path, "uploadMode": modes[path], "shouldIgnore": False} for path in paths]}
 
     @app.post("/{owner}/{name}.git/info/lfs/objects/batch")
     async def batch(request: Request):
@@ -145,48 +131,44 @@ def _committing(app: FastAPI, hub: Hub) -> None:
 
     @app.post("/api/models/{owner}/{name}/commit/{revision}")
     async def commit(owner: str, name: str, request: Request):
-        repo = hub.repos.get(f"{owner}/{name}")
-        if repo is None:
+        if (repo := hub.repos.get(f"{owner}/{name}")) is None:
             raise Missing("RepoNotFound")
         files = dict(repo.files)
         for line in (await request.body()).splitlines():
-            step = json.loads(line)
-            value = step["value"]
-            if step["key"] == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif step["key"] == "lfsFile":
-                files[value["path"]] = hub.large[value["oid"]]
-            elif step["key"] == "deletedFile":
-                del files[value["path"]]
+            match json.loads(line):
+                case {"key": "file", "value": value}:
+                    files[value["path"]] = base64.b64decode(value["content"])
+                case {"key": "lfsFile", "value": value}:
+                    files[value["path"]] = hub.large[value["oid"]]
+                case {"key": "deletedFile", "value": value}:
+                    del files[value["path"]]
         repo.commits.append(files)
-        sha = repo.sha()
-        return {"success": True, "commitOid": sha, "commitUrl": f"{hub.address}/{owner}/{name}/commit/{sha}"}
+        url = f"{hub.address}/{owner}/{name}/commit/{repo.sha()}"
+        return {"success": True, "commitOid": repo.sha(), "commitUrl": url}
 
 
-def _reading(app: FastAPI, seen) -> None:
+def _reading(app: FastAPI, hub: Hub) -> None:
     @app.get("/api/models/{owner}/{name}")
     @app.get("/api/models/{owner}/{name}/revision/{revision}")
     async def info(owner: str, name: str, request: Request, revision: str = "main"):
-        sha, files = seen(request, f"{owner}/{name}", revision)
-        named = {"id": f"{owner}/{name}", "modelId": f"{owner}/{name}"}
-        return {**named, "sha": sha, "siblings": [{"rfilename": file} for file in files], "tags": []}
+        sha, files = hub.seen(request, repo := f"{owner}/{name}", revision)
+        return {"id": repo, "modelId": repo, "sha": sha, "siblings": [{"rfilename": file} for file in files]}
 
     @app.get("/api/models/{owner}/{name}/tree/{revision}")
     async def tree(owner: str, name: str, revision: str, request: Request):
-        return [entry(*item) for item in seen(request, f"{owner}/{name}", revision)[1].items()]
+        files = hub.seen(request, f"{owner}/{name}", revision)[1]
+        return [{"type": "file", "path": n, "size": len(data), "oid": git_hash(data)} for n, data in files.items()]
 
     @app.api_route("/{owner}/{name}/resolve/{revision}/{path:path}", methods=["GET", "HEAD"])
     async def resolve(owner: str, name: str, revision: str, path: str, request: Request):
-        sha, files = seen(request, f"{owner}/{name}", revision)
+        sha, files = hub.seen(request, f"{owner}/{name}", revision)
         if path not in files:
             raise Missing("EntryNotFound")
         data = files[path]
         headers = {"X-Repo-Commit": sha, "ETag": f'"{git_hash(data)}"', "Content-Length": str(len(data))}
         if path.endswith(LARGE):
             headers |= {"X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(len(data))}
-        return Response(
-            b"" if request.method == "HEAD" else data, headers=headers, media_type="application/octet-stream"
-        )
+        return Response(data if request.method == "GET" else b"", headers=headers)
 
 
 @contextmanager
@@ -199,8 +181,7 @@ def running_hub() -> Iterator[Hub]:
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    hub.address = f"http://127.0.0.1:{port}"
+    hub.address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     try:
         yield hub
     finally:

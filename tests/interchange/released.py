@@ -96,19 +96,10 @@ def states(
     family: str, model: dict[str, torch.Tensor], ids: np.ndarray, table: np.ndarray | None = None, pushed=0
 ) -> list[np.ndarray]:
     """Embedding output and every layer's, as the released encoder returns them."""
-    return reference.hidden_states(
-        {name: value.numpy() for name, value in model.items()},
-        ids,
-        np.ones_like(ids),
-        layers=LAYERS,
-        heads=HEADS,
-        prefix=None if table is None else reference.key_value_prefix(table, LAYERS, WIDTH),
-        shift=0 if table is None else len(table),
-        family=family,
-        pad_id=PAD[family],
-        eps=1e-12,
-        pushed=pushed,
-    )
+    weights = {name: value.numpy() for name, value in model.items()}
+    blocks, shift = (None, 0) if table is None else (reference.key_value_prefix(table, LAYERS, WIDTH), len(table))
+    shape = {"layers": LAYERS, "heads": HEADS, "family": family, "pad_id": PAD[family], "eps": 1e-12}
+    return reference.hidden_states(weights, ids, np.ones_like(ids), **shape, prefix=blocks, shift=shift, pushed=pushed)
 
 
 def project(vector: np.ndarray, projector: dict[str, torch.Tensor]) -> np.ndarray:

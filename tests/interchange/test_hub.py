@@ -17,6 +17,7 @@ from cse.artifact import sealed, write_manifest
 from cse.outputs import Kind, publish_folder
 from tests.cli.workspace import contents
 from tests.interchange.hub_server import READER, WRITER, Hub, Repository, running_hub
+from tests.rows import write_lines
 
 TEXTS = ["the cat sits on the mat", "a dog"]
 
@@ -33,15 +34,11 @@ def hub(address_book, monkeypatch, tmp_path) -> Hub:
     address_book.repos.clear()
     address_book.asked.clear()
     address = address_book.address
-    as_imported = {  # what HF_ENDPOINT and others do when the client is imported
-        "ENDPOINT": address,
-        "HUGGINGFACE_CO_URL_TEMPLATE": address + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(tmp_path / "cache"),
-        "HF_HUB_DISABLE_XET": True,
-        "HF_HUB_OFFLINE": False,
-        "HF_TOKEN_PATH": str(tmp_path / "no-token"),
-    }
-    for name, value in as_imported.items():
+    for name, value in {  # what HF_ENDPOINT and others do when the client is imported
+        "ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": address + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "no-token"),
+        "HF_HUB_DISABLE_XET": True, "HF_HUB_OFFLINE": False,
+    }.items():  # fmt: skip
         monkeypatch.setattr(constants, name, value)
     monkeypatch.setenv("HF_TOKEN", WRITER)
     return address_book
@@ -69,9 +66,8 @@ def test_model_comes_back_as_it_went_also_by_the_snippet_of_its_card(cse, hub, p
     where = {"backbone": str(tiny_folders["bert"])} if model == "checkpoint" else {}
     load = library.SentenceEncoder.load if where else library.OnnxEncoder
     np.testing.assert_array_equal(*(load(path, **where).encode(TEXTS) for path in (f"data/{model}", "back")))
-    assert {name for name in contents(project / "back") if name not in ("README.md", Kind(model).manifest)} == {
-        name for name in contents(project / f"data/{model}") if name != Kind(model).manifest
-    }
+    files = contents(project / "back").keys() - {"README.md", Kind(model).manifest}
+    assert files == contents(project / f"data/{model}").keys() - {Kind(model).manifest}
     assert any("/lfs/" in line for line in hub.asked), "no file went through LFS"
     card = sent(hub)["README.md"].decode()
     shell = re.search(r"```sh\ncse (.*)\n```", card)[1]
@@ -102,23 +98,20 @@ def test_a_bank_comes_back_and_a_push_replaces_the_one_before(cse, hub, project)
 def test_exported_folder_travels_with_hashes(cse, hub, project):
     inner = "0_Transformer/backbone/config.json"  # of a query side
     files = {
-        "modules.json": '[{"type": "prompted.Transformer", "path": ""}]',
-        "1_Pooling/config.json": '{"pooling_mode": "mean"}',
+        "modules.json": '[{"type": "prompted.Transformer", "path": ""}]', "model.safetensors": "weights",
+        "1_Pooling/config.json": '{"pooling_mode": "mean"}', "prompted.py": "class Transformer: ...",
         inner: json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}),
-        "model.safetensors": "weights",
-        "prompted.py": "class Transformer: ...",
-    }
+    }  # fmt: skip
     with publish_folder(project / "export", Kind.SENTENCE_TRANSFORMERS) as draft:
         for name, text in files.items():
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            (draft / name).write_text(text)
+            write_lines(draft / name, [text])
     (project / "export/notes.txt").write_text("private")
     assert cse("push", "me/tickets", "export").code == 0
     assert set(sent(hub)) == {*files, "README.md", "manifest.json"}
     assert json.loads(sent(hub)[inner]) == {"_name_or_path": "./bert", "hidden_size": 8}
     assert 'SentenceTransformer("model", trust_remote_code=True)' in sent(hub)["README.md"].decode()
     assert cse("pull", "me/tickets", "--out", "back").code == 0
-    assert (project / "back/1_Pooling/config.json").read_text() == '{"pooling_mode": "mean"}'
+    assert (project / "back/1_Pooling/config.json").read_text() == '{"pooling_mode": "mean"}\n'
 
 
 def test_what_is_no_model_and_code_in_a_model_are_told(cse, hub, project):
@@ -199,14 +192,11 @@ def test_card_says_what_the_model_is_and_how_well_it_does(cse, hub, project, tin
         assert cse(*push, "CARD.md").out == "CARD.md: the card of data/checkpoint; nothing was sent\n"
     assert not hub.repos
     card = ModelCard.load(project / "CARD.md")
-    assert (card.data.license, card.data.library_name, card.data.datasets) == (
-        "apache-2.0",
-        "cse",
-        ["me/pairs", "you/nli"],
-    )
+    assert (card.data.license, card.data.library_name) == ("apache-2.0", "cse")
+    assert card.data.datasets == ["me/pairs", "you/nli"]
     (dev,) = [one for one in card.data.eval_results if one.metric_type == "spearman"]
     row = f"| {dev.dataset_name} | {dev.metric_value:.2f} |"
-    for part in ("Prompts: 4 vectors", "The backbone, `./licensed`: apache-2.0.", row):
-        assert part in card.text, part
+    assert "Prompts: 4 vectors" in card.text and "The backbone, `./licensed`: apache-2.0." in card.text
+    assert row in card.text
     (project / "mine.md").write_text("# mine\n")
     assert "mine.md: exists" in cse(*push, "mine.md").refused()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
 from cse.model.checkpoint import read_config
@@ -21,20 +19,19 @@ from tests.export.systems import SENTENCES
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
 from tests.parts import refusal, sentence_encoder
+from tests.rows import write_objects
 
 
-def adapter(folder, table=None, **changes):
-    """An adapter folder as PEFT saves it; with ``prefix_projection`` it also stores the table, multiplied out."""
-    folder.mkdir(exist_ok=True)
+def adapter(folder, **changes):
+    """An adapter folder as PEFT saves it."""
     config = {
         "peft_type": "PREFIX_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": LENGTH,
         "token_dim": WIDTH, "num_layers": LAYERS, "num_attention_heads": HEADS,
         "num_transformer_submodules": 1, "prefix_projection": False,
         "encoder_hidden_size": WIDTH, "base_model_name_or_path": "someone/bert", "modules_to_save": None,
     }  # fmt: skip
-    (folder / "adapter_config.json").write_text(json.dumps(config | changes))
-    table = random(LENGTH, 2 * LAYERS * WIDTH, seed=3, std=0.7) if table is None else table
-    save_file({"prompt_embeddings": table}, folder / "adapter_model.safetensors")
+    write_objects(folder / "adapter_config.json", [config | changes])
+    save_file({"prompt_embeddings": random(LENGTH, 2 * LAYERS * WIDTH)}, folder / "adapter_model.safetensors")
     return folder
 
 
@@ -47,11 +44,10 @@ def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, p
     config = peft.PrefixTuningConfig(task_type="FEATURE_EXTRACTION", **options)
     model = peft.get_peft_model(base, config).eval()
     model.save_pretrained(tmp_path / "adapter")
-    expected = []
-    for ids in released.rows(backbone_folder, TEXTS):
-        with torch.no_grad():
-            given = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.ones(ids.shape, dtype=torch.long)}
-            expected.append(model(**given).last_hidden_state[0].mean(dim=0).numpy())
+    with torch.no_grad():
+        rows = [torch.from_numpy(ids) for ids in released.rows(backbone_folder, TEXTS)]
+        states = [model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state for ids in rows]
+        expected = [each[0].mean(dim=0).numpy() for each in states]
     done = import_model(tmp_path / "adapter", "peft", str(backbone_folder), tmp_path / "out", pooler="avg")
     worst("peft itself", SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False), expected)
     prompt = {"kind": "key_value", "length": LENGTH, "shared": False, "position_shift": True}
@@ -96,24 +92,21 @@ def test_lora_of_peft_gives_its_embeddings(tiny_folders, tmp_path, options, wors
 
 
 LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "bias": "none", "target_modules": ["query"]}
+UNFIT = [
+    (LORA | {"use_dora": True}, "use_dora is True, which has no place here; merge the adapter into its model"),
+    (LORA | {"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
+    (LORA | {"lora_alpha": None}, "lora_alpha is None; fetch the adapter again"),
+    ({"peft_type": "IA3"}, "peft_type is 'IA3', and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
+    ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
+    ({"num_virtual_tokens": 9}, "num_virtual_tokens is 9, but adapter_model.safetensors on"),
+    ({"num_virtual_tokens": 10**12}, "num_virtual_tokens is 1000000000000"),
+    ({"peft_type": [[]]}, "peft_type is [[]]"),
+    ({"num_layers": {"x": 1}}, "num_layers is {'x': 1}, but"),
+    ({"modules_to_save": ["classifier"]}, "modules_to_save is ['classifier'], which has no place here"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (LORA | {"use_dora": True}, "use_dora is True, which has no place here; merge the adapter into its model"),
-        (LORA | {"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
-        (LORA | {"lora_alpha": None}, "lora_alpha is None; fetch the adapter again"),
-        ({"peft_type": "IA3"}, "peft_type is 'IA3', and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
-        ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
-        ({"num_virtual_tokens": 9}, "num_virtual_tokens is 9, but adapter_model.safetensors on"),
-        ({"num_virtual_tokens": 10**12}, "num_virtual_tokens is 1000000000000"),
-        ({"peft_type": [[]]}, "peft_type is [[]]"),
-        ({"num_layers": {"x": 1}}, "num_layers is {'x': 1}, but"),
-        ({"num_transformer_submodules": 2}, "num_transformer_submodules is 2, which has no place here"),
-        ({"modules_to_save": ["classifier"]}, "modules_to_save is ['classifier'], which has no place here"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "said"), UNFIT)
 def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):
     source = adapter(tmp_path / "adapter", **changes)
     assert said in refusal(import_model, source, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
@@ -126,24 +119,19 @@ def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Nor
     changed = {name: weight + 0.05 * torch.randn_like(weight) for name, weight in weights.items()}
     save_file(changed, place / "model.safetensors", {"format": "pt"})
     modes = {f"pooling_mode_{name}": name.startswith(pooling) for name in ("cls_token", "mean_tokens", "max_tokens")}
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    kind = "sentence_transformers.models."
     listed = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": paths.get(name, f"{i}_{name}"),
-            "type": f"sentence_transformers.models.{name}",
-        }
+        {"idx": i, "name": str(i), "path": paths.get(name, f"{i}_{name}"), "type": kind + name}
         for i, name in enumerate(modules)
     ]
-    (place / "1_Pooling").mkdir(exist_ok=True)
-    for name, content in (
-        ("1_Pooling/config.json", {"word_embedding_dimension": WIDTH} | modes),
-        ("modules.json", listed),
-        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}),
-        ("sentence_bert_config.json", {"max_seq_length": 16, "do_lower_case": False}),
-    ):
-        (place / name).write_text(json.dumps(content))
+    for name, content in {
+        "1_Pooling/config.json": {"word_embedding_dimension": WIDTH} | modes,
+        "modules.json": listed,
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"},
+        "sentence_bert_config.json": {"max_seq_length": 16, "do_lower_case": False},
+    }.items():
+        write_objects(place / name, [content])
     return place
 
 
@@ -175,25 +163,20 @@ def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_
         assert "no linear layer with bias and tanh" in refused(source, bert, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("modules", "pooling", "file", "said"),
-    [
-        (("Transformer", "WeightedLayerPooling", "Pooling"), "mean", {}, "WeightedLayerPooling is not one of"),
-        (("Pooling", "Transformer"), "mean", {}, "in another order"),
-        (("Transformer",), "mean", {}, "needs a Transformer and a Pooling"),
-        (("Transformer", "Pooling"), "max", {}, "pools by pooling_mode_max_tokens"),
-        (("Transformer", "Pooling"), "mean", {"sentence_bert_config.json": '{"do_lower_case": true}'}, "do_lower_case"),
-        (
-            ("Transformer", "Pooling"), "mean",
-            {"config_sentence_transformers.json": '{"default_prompt_name": "query"}'}, "puts its prompt 'query' before",
-        ),
-    ],
-)  # fmt: skip
-def test_folders_that_do_more_are_refused(tiny_folders, tmp_path, modules, pooling, file, said):
-    folder = fine_tuned(tiny_folders["bert"], tmp_path / "tuned", pooling, modules)
-    for name, content in file.items():
-        (folder / name).write_text(content)
-    assert said in refused(folder, tiny_folders["bert"], tmp_path)
+def test_folders_that_do_more_are_refused(tiny_folders, tmp_path):
+    bert, usual = tiny_folders["bert"], ("Transformer", "Pooling")
+    for number, (modules, pooling, said) in enumerate((
+        (("Transformer", "WeightedLayerPooling", "Pooling"), "mean", "WeightedLayerPooling is not one of"),
+        (("Pooling", "Transformer"), "mean", "in another order"),
+        (("Transformer",), "mean", "needs a Transformer and a Pooling"),
+        (usual, "max", "pools by pooling_mode_max_tokens"),
+    )):  # fmt: skip
+        assert said in refused(fine_tuned(bert, tmp_path / f"{number}", pooling, modules), bert, tmp_path)
+    folder = fine_tuned(bert, tmp_path / "tuned", "mean", usual)
+    write_objects(folder / "sentence_bert_config.json", [{"do_lower_case": True}])
+    assert "do_lower_case" in refused(folder, bert, tmp_path)
+    write_objects(folder / "config_sentence_transformers.json", [{"default_prompt_name": "query"}])
+    assert "puts its prompt 'query' before" in refused(folder, bert, tmp_path)
 
 
 EXPRESSED = [
@@ -205,8 +188,6 @@ EXPRESSED = [
 @pytest.mark.parametrize(("case", "kind"), [("bert", "hidden_state"), *((case, "key_value") for case in EXPRESSED)])
 def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
     peft = pytest.importorskip("peft")
-    from transformers import AutoModel
-
     encoder = encoders(case, kind, pooler="mean")
     export_adapter(encoder, tmp_path / "adapter", SENTENCES, tolerance=1e-5)
     base = AutoModel.from_pretrained(encoder.backbone.files.folder)
@@ -228,10 +209,10 @@ def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
         ("bert", None, {}, "it has no prompt"),
         ("bert", "input", {}, "its input-layer prompt"),
         ("bert", "key_value", {"position_shift": False}, "its tokens do not start after the prompt's positions"),
-        ("bert", "key_value", {"cls": True}, r"its \[CLS\] vector was trained"),
+        ("bert", "key_value", {"cls": True}, "its [CLS] vector was trained"),
         ("bert", "key_value", {"trained": "full"}, "the language model was trained too"),
-        ("bert", "key_value", {"mlp": "always"}, r"it has a projector \(tanh\)"),
-        ("bert", "key_value", {"post": "discriminant"}, r"it has post-processing \(discriminant\)"),
+        ("bert", "key_value", {"mlp": "always"}, "it has a projector (tanh)"),
+        ("bert", "key_value", {"post": "discriminant"}, "it has post-processing (discriminant)"),
         ("bert", "key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2"),
         ("modernbert", "key_value", {}, "models of the modernbert family take no keys"),
         ("mistral", "key_value", {}, "its sliding layers would lose sight of the prompt"),
@@ -239,7 +220,5 @@ def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
     ],
 )
 def test_what_prefix_tuning_cannot_express_is_named(encoders, tmp_path, case, kind, options, reason):
-    encoder = encoders(case, kind, **options)
-    with pytest.raises(CseError, match=f"because {reason}.*; use --format"):
-        export_adapter(encoder, tmp_path / "adapter", SENTENCES, tolerance=1e-5)
-    assert not list(tmp_path.iterdir())
+    said = refusal(export_adapter, encoders(case, kind, **options), tmp_path / "adapter", SENTENCES, tolerance=1e-5)
+    assert f"because {reason}" in said and "; use --format" in said and not list(tmp_path.iterdir())

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load, save
 from transformers import AutoModel
 
-from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
 from cse.model.checkpoint import save_checkpoint
@@ -25,6 +24,7 @@ from tests.export.exports import Exported, bundle_of
 from tests.export.systems import SENTENCES
 from tests.model.families import CASES, make_family_folder
 from tests.parts import backbone_of, new_prompt, refusal, sentence_encoder
+from tests.rows import write_objects
 from tests.sides import PARTS as SIDES
 from tests.sides import query_side
 from tests.tiny import make_backbone_folder
@@ -59,7 +59,7 @@ def write(encoder, folder: Path, **options) -> Exported:
     return Exported(encoder, folder)
 
 
-def opened(folder: Path, **options) -> SentenceTransformer:
+def opened(folder: Path | str, **options) -> SentenceTransformer:
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **options)
 
 
@@ -79,13 +79,18 @@ def copied(tiny, tmp_path) -> Path:
     return Path(shutil.copytree(tiny.folder, tmp_path / "copied"))
 
 
+def same(written: Exported, model: SentenceTransformer) -> None:
+    expected = written.encoder.encode(SENTENCES)
+    for batch_size in (1, 3, 64):
+        np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), expected, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_family_gives_the_same_vectors(encoders, tmp_path, case):
     written = write(encoders(case), tmp_path / "model")
-    model = trusted(written.folder)
-    same(written, model)
+    same(written, trusted(written.folder))
     bare = sentence_encoder(written.encoder.backbone, pooler=written.encoder.pooler).encode(SENTENCES)
-    assert np.abs(model.encode(SENTENCES) - bare).max() > 0.02, "the prompt is in force"
+    assert np.abs(written.encoder.encode(SENTENCES) - bare).max() > 0.02, "the prompt is in force"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -99,41 +104,31 @@ def test_what_else_a_model_has(encoders, tmp_path, part):
     assert frozen == written.encoder.frozen
 
 
-def same(written: Exported, model: SentenceTransformer, tolerance: float = 1e-5) -> None:
-    expected = written.encoder.encode(SENTENCES)
-    for batch_size in (1, 3, 64):
-        np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), expected, atol=tolerance, rtol=0)
-
-
 def test_texts_of_roles_become_prompts_and_texts_are_cut_as_here(encoders, tmp_path):
     encoder, long = encoders("bert", pooler="mean"), "cat " * 100
     encoder.texts = {"query": "the old ", "document": ""}
     model = trusted(write(encoder, tmp_path / "model").folder)
-    for found, text in (
-        (model.encode("cat", prompt_name="query"), "the old cat"),
-        (model.encode_query("cat"), "the old cat"),
-        (model.encode("cat"), "cat"),
-        (model.encode(long), long),
-    ):
-        np.testing.assert_allclose(found, encoder.encode(text), atol=1e-5, rtol=0)
+    found = [model.encode("cat", prompt_name="query"), model.encode_query("cat"), *model.encode(["cat", long])]
+    expected = encoder.encode(["the old cat", "the old cat", "cat", long])
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
     assert model.preprocess(["cat"], prompt="the old ")["prompt_length"] == 3  # [CLS] the old
     assert (model.max_seq_length, model.similarity_fn_name) == (encoder.max_length, "cosine")
 
 
-@pytest.mark.parametrize(
-    ("case", "trained"),
-    [
-        *((case, "full") for case in ("bert", "modernbert", "gemma3")),
-        *((case, "lora") for case in ("albert", "modernbert", "gte", "eurobert", "distilbert")),
-    ],
-)
+ADAPTED = [(case, {"trained": "full"}) for case in ("bert", "modernbert", "gemma3")]
+ADAPTED += [(case, {"trained": "lora", "lora_rank": 2})
+            for case in ("albert", "modernbert", "gte", "eurobert", "distilbert")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "trained"), ADAPTED)
 def test_a_whole_model_or_low_rank_updates_become_an_ordinary_folder(encoders, tmp_path, case, trained):
-    more = {"lora_rank": 2} if trained == "lora" else {}
-    written = write(encoders(case, None, trained=trained, **more), tmp_path / "model")
+    written = write(encoders(case, None, **trained), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
     same(written, opened(written.folder))
     bare = SentenceEncoder(encoders(case, None).backbone)
-    assert trained == "full" or not np.allclose(written.encoder.encode(SENTENCES), bare.encode(SENTENCES), atol=1e-2)
+    assert "lora_rank" not in trained or not np.allclose(
+        written.encoder.encode(SENTENCES), bare.encode(SENTENCES), atol=1e-2
+    )
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -163,21 +158,16 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "reason"),
-    [
+def test_what_has_no_place_there_is_named(encoders, tmp_path):
+    for kind, options, reason in (
         ("input", {"pooler": "cls"}, "its input-layer prompt has no keys"),
         ("key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2, not one of cls, mean, last"),
-        ("key_value", {"pooler": "cnn"}, "its pooler is cnn"),
         (None, {"pooler": "mask", "template": {"text": "the {sentence} is {mask} ."}}, "its template puts words"),
-        ("key_value", {"pooler": "mean", "post": "flow"}, r"it has post-processing \(flow\)"),
+        ("key_value", {"pooler": "mean", "post": "flow"}, "it has post-processing (flow)"),
         ("key_value", {"mlp": "always", "projector": "batch_norm"}, "its projector is batch_norm, not tanh"),
-    ],
-)
-def test_what_has_no_place_there_is_named(encoders, tmp_path, kind, options, reason):
-    encoder = encoders("bert", kind, **options)
-    with pytest.raises(CseError, match=f"because {reason}.*; use --format onnx$"):
-        write(encoder, tmp_path / "model")
+    ):
+        said = refusal(write, encoders("bert", kind, **options), tmp_path / "model")
+        assert f"because {reason}" in said and said.endswith("; use --format onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -186,8 +176,8 @@ def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, 
 
     stacked = module.stacked_prefix
     monkeypatch.setattr(module, "stacked_prefix", lambda encoder: stacked(encoder) + 0.1)
-    with pytest.raises(CseError, match=r"sentence-transformers differs from torch by .*; nothing was published"):
-        write(encoders("bert", pooler="mean"), tmp_path / "model")
+    said = refusal(write, encoders("bert", pooler="mean"), tmp_path / "model")
+    assert "sentence-transformers differs from torch by " in said and "; nothing was published" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -226,11 +216,10 @@ def test_it_loads_by_its_name_on_the_hub(tiny, tmp_path):
     shutil.copytree(tiny.folder, place / "snapshots" / commit)
     (place / "refs").mkdir()
     (place / "refs/main").write_text(commit)
-    options = {"trust_remote_code": True, "device": "cpu", "local_files_only": True}
-    same(tiny, SentenceTransformer("me/tiny", cache_folder=str(tmp_path), **options))
+    same(tiny, opened("me/tiny", cache_folder=str(tmp_path), trust_remote_code=True))
     (place / "snapshots" / commit / PROMPT).unlink()
     with pytest.raises(ValueError, match=r"me/tiny/prompt\.safetensors: missing"):
-        SentenceTransformer("me/tiny", cache_folder=str(tmp_path), **options)
+        opened("me/tiny", cache_folder=str(tmp_path), trust_remote_code=True)
 
 
 def test_the_prompt_alone_is_trained_on(copied, tmp_path):
@@ -260,8 +249,7 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     moved = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
     assert moved == ["0.prompt"]
     model.save_pretrained(str(tmp_path / "later"))
-    again = trusted(tmp_path / "later")
-    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    assert np.array_equal(trusted(tmp_path / "later").encode(SENTENCES), model.encode(SENTENCES))
 
 
 LONG = "two small birds eat red apple bread near the old river " * 5
@@ -272,8 +260,7 @@ TEXTS = [*SENTENCES, LONG]
 def test_both_sides_give_the_encoders_vectors(tmp_path, parts):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
     if parts == "prompt":
-        texts = {"query": "the query ", "passage": "the book "}
-        (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
+        write_objects(folder / PROMPTS, [{"prompts": {"query": "the query ", "passage": "the book "}}])
     encoder = query_side(backbone_of(folder), **SIDES[parts])
     export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
     model = trusted(tmp_path / "model")
@@ -320,12 +307,9 @@ def with_layers(tmp_path_factory) -> Path:
     bare = sentence_encoder(backbone_of(make_family_folder(place / "family", "gemma3, both ways")), pooler="mean")
     write(bare, place / "bare", normalize=False)
     torch.manual_seed(0)
-    layers = [
-        Dense(32, 128, bias=False, activation_function=torch.nn.Identity()),
-        Dense(128, 48, bias=True, activation_function=torch.nn.Tanh()),
-        Normalize(),
-    ]
-    modules = [*opened(place / "bare"), *layers]
+    wide = Dense(32, 128, bias=False, activation_function=torch.nn.Identity())
+    narrow = Dense(128, 48, bias=True, activation_function=torch.nn.Tanh())
+    modules = [*opened(place / "bare"), wide, narrow, Normalize()]
     SentenceTransformer(modules=modules, device="cpu").save(str(place / "model"), create_model_card=False)
     return place / "model"
 
@@ -349,15 +333,12 @@ def test_layers_behind_the_pooling_are_read_and_written_everywhere(with_layers, 
     assert kinds == ["PromptedTransformer", "Pooling", "Dense", "Dense", "Normalize"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
+def test_a_layer_of_another_kind_is_refused(with_layers, tmp_path):
+    config = shutil.copytree(with_layers, tmp_path / "model") / "2_Dense/config.json"
+    own = json.loads(config.read_text())
+    for changed, said in (
         ({"activation_function": "my.Swish"}, "has the activation my.Swish"),
         ({"module_input_name": "token_embeddings"}, "has another input"),
-    ],
-)
-def test_a_layer_of_another_kind_is_refused(with_layers, tmp_path, changed, said):
-    copied = shutil.copytree(with_layers, tmp_path / "model")
-    config = copied / "2_Dense/config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
-    assert f"2_Dense {said}; to use the transformer alone" in refusal(SentenceEncoder.load, copied)
+    ):
+        config.write_text(json.dumps(own | changed))
+        assert f"2_Dense {said}; to use the transformer alone" in refusal(SentenceEncoder.load, tmp_path / "model")

@@ -20,13 +20,13 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
-from cse.export.bundle import write_bundle
 from cse.interchange import transformers_js
 from cse.interchange.card import Measures, card_of, make_card
 from cse.interchange.model_folder import open_folder
 from cse.interchange.transformers_js import export_folder
 from cse.runtime.encode import unit_rows
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.exports import bundle_of
 from tests.export.systems import SENTENCES, make_encoder
 from tests.pages.blocks import run_by
 from tests.parts import backbone_of, refusal
@@ -52,11 +52,9 @@ def test_tokens_cut_as_the_library_cuts_them_give_the_bundles_vectors(simple, tm
     assert export_folder(str(simple), tmp_path / "out", tolerance=1e-5) < 1e-6
     tokenizer = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
     tokenizer.enable_padding()
-    rows = tokenizer.encode_batch(texts)
-    given = {
-        "input_ids": np.array([row.ids[: tiny.MAX_LENGTH] for row in rows]),
-        "attention_mask": np.array([row.attention_mask[: tiny.MAX_LENGTH] for row in rows]),
-    }
+    rows, cut = tokenizer.encode_batch(texts), slice(tiny.MAX_LENGTH)
+    given = {"input_ids": [row.ids[cut] for row in rows], "attention_mask": [row.attention_mask[cut] for row in rows]}
+    given = {name: np.array(values) for name, values in given.items()}
     vectors, states = ort.InferenceSession(tmp_path / "out/onnx/model.onnx").run(None, given)
     expected = OnnxEncoder(simple, provider="cpu").encode(texts, normalize=True)
     np.testing.assert_allclose(unit_rows(vectors), expected, atol=1e-6)
@@ -99,7 +97,6 @@ def test_what_a_browser_cannot_take_is_refused(cse, simple, tmp_path, monkeypatc
         return line
 
     to = ("--out", "out")
-    assert refused("bundle").endswith("--format transformers.js: name a folder to write with --out")
     assert "data/bundle: no bundle here" in refused(*to)
     assert "--classifier: transformers.js reads none" in refused("bundle", *to, "--classifier", "bundle")
     (tmp_path / "theirs").mkdir()
@@ -173,14 +170,10 @@ def with_bytes(folder: Path) -> Path:
 def bundles(tmp_path_factory) -> dict[str, Path]:
     """Bundles with prompts, of both ways in which most models split words."""
     root = tmp_path_factory.mktemp("bundles")
-    encoders = {
-        "tickets": make_encoder(backbone_of(with_words(root / "words")), "key_value", pooler="mean"),
-        "bytes": make_encoder(backbone_of(with_bytes(root / "letters")), "hidden_state", pooler="last", mlp="always"),
-    }
-    for name, encoder in encoders.items():
-        with write_bundle(encoder, root / name, normalize=True, metrics={}):
-            pass
-    return {name: root / name for name in encoders}
+    words, letters = (backbone_of(make(root / make.__name__)) for make in (with_words, with_bytes))
+    bundle_of(make_encoder(words, "key_value", pooler="mean"), root / "tickets")
+    bundle_of(make_encoder(letters, "hidden_state", pooler="last", mlp="always"), root / "bytes")
+    return {name: root / name for name in ("tickets", "bytes")}
 
 
 @pytest.fixture(scope="module")
@@ -253,9 +246,10 @@ def test_chromium_gives_the_vectors_of_the_bundle(bundles, address):
         found = [page.evaluate(ENCODE, [name, pooling, TEXTS]) for name, pooling in CASES]
     questions = ["Where is my card?", "My card has not come."]
     assert all(question in SCRIPT for question in questions)
-    np.testing.assert_allclose(shown, OnnxEncoder(bundles["tickets"]).encode(questions, normalize=True), atol=1e-5)
-    assert len(found) == len(CASES)
-    for (name, _), vectors in zip(CASES, found, strict=True):
-        expected = OnnxEncoder(bundles[name], provider="cpu").encode(TEXTS, normalize=True)
+    for name, texts, vectors in (
+        ("tickets", questions, shown),
+        *((name, TEXTS, each) for (name, _), each in zip(CASES, found, strict=True)),
+    ):
+        expected = OnnxEncoder(bundles[name], provider="cpu").encode(texts, normalize=True)
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert said == ["[Array(32), Array(32)]"], "a warning, or a request to another host"

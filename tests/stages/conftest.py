@@ -39,22 +39,14 @@ def data(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def settings(models) -> Callable[..., Settings]:
     """Settings of a quick unsupervised run with some values changed: ``settings({"train.seed": 1})``."""
+    quick = {
+        "data.view": "sentences", "backbone.name": str(models["bert"]), "prompt.length": 4,
+        "objective.energy_hinge.weight": 0.0, "train.batch_size": 8, "train.max_length": 12, "train.epochs": 2,
+        "train.eval_every": 5, "train.precision": "fp32", "train.device": "cpu", "evaluation.device": "cpu",
+    }  # fmt: skip
 
     def make(changes: dict | None = None) -> Settings:
         tree: dict = {}
-        quick = {
-            "data.view": "sentences",
-            "backbone.name": str(models["bert"]),
-            "prompt.length": 4,
-            "objective.energy_hinge.weight": 0.0,
-            "train.batch_size": 8,
-            "train.max_length": 12,
-            "train.epochs": 2,
-            "train.eval_every": 5,
-            "train.precision": "fp32",
-            "train.device": "cpu",
-            "evaluation.device": "cpu",
-        }
         for key, value in (quick | (changes or {})).items():
             set_key(tree, key, value)
         return check_settings(tree, where="test")

@@ -41,15 +41,10 @@ def documents(tmp_path_factory):
 @pytest.fixture
 def prepared(documents, tmp_path, settings):
     def make(changes: dict | None = None):
-        values = {
-            "data.source": "files",
-            "data.view": "documents",
-            "data.pairs": "stand_ins",
-            "data.train_path": str(documents / "corpus.jsonl"),
-            "data.dev": "own",
-            "prompt.side": "query",
-        } | (changes or {})
-        made = settings(values)
+        made = settings({
+            "data.source": "files", "data.view": "documents", "data.pairs": "stand_ins", "data.dev": "own",
+            "data.train_path": str(documents / "corpus.jsonl"), "prompt.side": "query",
+        } | (changes or {}))  # fmt: skip
         prepare(made.data, tmp_path / "prepared", progress=False)
         return made
 

@@ -6,6 +6,7 @@ import errno
 import signal
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,10 +27,7 @@ from tests.cli.workspace import contents
     ],
 )
 def test_exit_codes(error, code, says, capsys):
-    def work() -> None:
-        raise error
-
-    assert run_safely(work) == code
+    assert run_safely(Mock(side_effect=error)) == code
     assert says in capsys.readouterr().err
 
 

@@ -26,9 +26,9 @@ from tests.parts import refusal
 from tests.stages.training import train_in
 from tests.tiny import WORDS, write_dev
 
-# four labels of a few words each, and texts of two of them
-TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]] for label, at in
-         {"one": 0, "two": 8, "three": 16, "four": 24}.items()}  # fmt: skip
+# texts of four labels, of a few words each
+TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]]
+         for label, at in {"one": 0, "two": 8, "three": 16, "four": 24}.items()}  # fmt: skip
 
 
 def labelled() -> LabelledTexts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 
@@ -10,8 +9,6 @@ import numpy as np
 import pytest
 
 from cse.data.store import REPORT_FILE, PreparedData
-from cse.data.suite import SuiteData, read_cxc
-from cse.data.tasks.kinds import Splits, TransferTask
 from cse.data.tasks.store import open_dev, write_tasks
 from cse.evaluation.record import read_record
 from cse.model.backbone import load_backbone
@@ -23,9 +20,7 @@ from cse.settings.model import BackboneSettings
 from cse.stages.common import shortfall
 from cse.stages.evaluate import describe_model, evaluate_stage
 from cse.stages.open_model import BackboneOf, open_model
-from tests.evaluation.test_cxc import make_rows, write
-from tests.evaluation.test_sts import make_task
-from tests.evaluation.test_transfer import part
+from tests.evaluation.test_suite import make_suite
 from tests.parts import new_prompt, refusal, sentence_encoder
 from tests.stages.training import train_in, write_checkpoint
 from tests.tiny import WORDS, make_backbone_folder
@@ -37,28 +32,8 @@ def known(text: str) -> str:
     return " ".join(rng.choice(WORDS, 6))
 
 
-def in_known_words(pairs):
-    first, second = ([known(text) for text in side] for side in (pairs.sentence1, pairs.sentence2))
-    return dataclasses.replace(pairs, sentence1=first, sentence2=second)
-
-
-@pytest.fixture
-def suite(tmp_path) -> SuiteData:
-    splits = {split: in_known_words(make_task(f"STS-B {split}", 30)) for split in ("train", "test")}
-    splits["test"].score[:3] = 5
-    return SuiteData(
-        [
-            in_known_words(make_task("STS12", 20)),
-            dataclasses.replace(splits["test"], name="STS-B"),
-            Splits("STS-B", splits),
-            TransferTask("CR", part(60, 2)),
-            in_known_words(read_cxc(write(tmp_path / "cxc.csv", make_rows()))),
-        ],
-        missing=["TREC (TREC/train_5500.label)"],
-    )
-
-
-def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, capsys):
+def test_every_measure_through_prepared_data(data, settings, tmp_path, capsys):
+    suite = make_suite(tmp_path, known)
     prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
     write_tasks(prepared, dev=open_dev(PreparedData(prepared)), test=suite.test)
     report = json.loads((prepared / REPORT_FILE).read_text(encoding="utf-8"))

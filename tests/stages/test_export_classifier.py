@@ -57,12 +57,11 @@ def exported(models, prepared, settings, tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_classifier_is_of_the_vectors_of_the_bundle_in_its_precision(exported, precision):
-    folder, task = exported(precision), labelled()
-    encoder = OnnxEncoder(folder, provider="cpu")
-    assert encoder.classifier.facts.labels == ["four", "one", "three", "two"]
-    vectors = encoder.encode(task.reference, normalize=True)
-    names = encoder.encode(["four", "one", "three", "two"], normalize=True)
-    expected = fit_classifier(Rows(vectors, task.reference_label), Rows(names, ["four", "one", "three", "two"]))
+    encoder, task = OnnxEncoder(exported(precision), provider="cpu"), labelled()
+    labels = encoder.classifier.facts.labels
+    assert labels == ["four", "one", "three", "two"]
+    vectors, names = (encoder.encode(texts, normalize=True) for texts in (task.reference, labels))
+    expected = fit_classifier(Rows(vectors, task.reference_label), Rows(names, labels))
     np.testing.assert_allclose(encoder.classifier.weight, expected.weight, rtol=1e-4, atol=1e-5)
     test = encoder.encode(task.test, normalize=True)
     assert [told.label for told in encoder.classify(task.test)] == [told.label for told in expected.classify(test)]
@@ -76,8 +75,7 @@ def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, m
     capsys.readouterr()
     exec(BLOCK.text.replace("I have lost my card", text), {})
     facts, first, second = capsys.readouterr().out.splitlines()
-    assert facts.startswith("4 labels") and first.startswith(f"{text} ")
-    assert second.startswith("how many dollars for a euro? ")
+    assert facts.startswith("4 labels") and first.startswith(f"{text} ") and second.startswith("how many dollars ")
     data = (folder / CLASSIFIER).read_bytes()
     (folder / CLASSIFIER).write_bytes(data.replace(b"four", b"five"))
     with pytest.raises(CseError, match=r"classifier\.safetensors"):

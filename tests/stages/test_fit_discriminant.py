@@ -34,12 +34,11 @@ ROWS = [(text, label) for label, texts in TEXTS.items() for text in texts]
 
 def prepared_from(folder, rows, *, hold_out=0.0):
     """Prepare labelled texts, and with a share to hold out a dev task of them."""
-    for part in ("dev", "evaluation"):
-        (folder / part).mkdir()
-    write_table(folder / "train.csv", ("text", "label"), rows)
-    paths = {"train_path": str(folder / "train.csv"), "dev_path": str(folder / "dev")}
-    options = {"source": "files", "view": "categories", "evaluation_path": str(folder / "evaluation")}
-    prepare(DataSettings(**options, **paths, hold_out=hold_out), folder / "prepared", progress=False)
+    (folder / "none").mkdir()
+    path, none = str(write_table(folder / "train.csv", ("text", "label"), rows)), str(folder / "none")
+    paths = {"train_path": path, "dev_path": none, "evaluation_path": none}
+    data = DataSettings(source="files", view="categories", hold_out=hold_out, **paths)
+    prepare(data, folder / "prepared", progress=False)
     return folder / "prepared"
 
 
@@ -58,17 +57,12 @@ def noisy(labels: int, rows: int, width: int = 24, seed: int = 0) -> tuple[np.nd
     return vectors[order].astype(np.float32), [f"label {one:03}" for one in label[order]]
 
 
-def several(rows) -> set[str]:
-    return {text for text, _ in rows if len({label for other, label in rows if other == text}) > 1}
-
-
 def test_texts_with_two_labels_are_left_out_and_counted(tmp_path, capsys):
     rows = [*ROWS, ("the old cat", "one"), ("the old cat", "two"), (ROWS[0][0], "four")]
+    several = {text for text, _ in rows if len({label for other, label in rows if other == text}) > 1}
     found = labelled_texts(PreparedData(prepared_from(tmp_path, rows)))
-    assert several(rows) >= {"the old cat", ROWS[0][0]}
-    assert set(found) == {text for text, _ in rows} - several(rows)
-    assert all(found[text] == label for text, label in rows if text in found)
-    assert f"{len(several(rows))} of " in capsys.readouterr().err
+    assert found == {text: label for text, label in rows if text not in several}
+    assert several >= {"the old cat", ROWS[0][0]} and f"{len(several)} of " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("view", ["sentences", "labelled"])
@@ -146,26 +140,21 @@ def found_again(fitted, vectors, labels) -> float:
 
 def test_it_ranks_new_texts_better_than_the_discriminant_that_it_starts_from():
     vectors, labels = bent(9, 160)
-    seen, new = np.arange(len(labels)) % 2 == 0, np.arange(len(labels)) % 2 == 1
-    train, test = ((vectors[part], [labels[row] for row in np.flatnonzero(part)]) for part in (seen, new))
+    train, test = ((vectors[part::2], labels[part::2]) for part in (0, 1))
     start, fitted = fit_discriminant(*train, 0.1), fit_linear(*train, 0.1, None, seed=1)
     assert fitted.config() == start.config() | {"kind": "linear"}
     assert found_again(fitted, *test) > found_again(start, *test) + 0.01
 
 
-def test_the_passes_are_those_that_held_out_texts_choose(capsys):
+def test_the_passes_are_those_that_held_out_texts_choose_and_a_seed_gives_the_same_bits(capsys, monkeypatch):
     scores = choose_passes(*noisy(7, 13), 0.1, None, seed=1)
     assert list(scores) == list(PASSES)
     fit_linear(*noisy(7, 13), 0.1, None, seed=1)
     best = max(scores, key=scores.get)
     assert capsys.readouterr().err.startswith(f"{best} passes (MAP of held-out texts: {PASSES[0]} ")
-
-
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(monkeypatch):
     monkeypatch.setattr("cse.training.fit_post.PASSES", (5,))
     one, again, other = (fit_linear(*bent(5, 60), 0.1, None, seed).matrix for seed in (1, 1, 2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    assert torch.equal(one, again) and not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("sizes", [[2, 1, 1, 1], [2, 2], [30, 1]])

@@ -18,7 +18,7 @@ from tests.parts import refusal
 from tests.stages.training import write_checkpoint
 from tests.tiny import make_backbone_folder
 
-GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
+REPLACED = "objective.replaced_tokens."
 
 
 @pytest.fixture
@@ -30,33 +30,29 @@ def inputs(settings, models, tmp_path):
     shutil.copytree(models["headless"], folders["teachers"] / "first")
     write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.1, length=4)
     read = {
-        "backbone.name": str(folders["bert"]),
-        "objective.replaced_tokens.generator": "folder",
-        "objective.replaced_tokens.generator_folder": str(folders["generator"]),
-        "prompt.init": "checkpoint",
-        "prompt.init_checkpoint": str(folders["start"]),
-        "objective.distillation.weight": 1.0,
+        "backbone.name": str(folders["bert"]), f"{REPLACED}generator": "folder",
+        f"{REPLACED}generator_folder": str(folders["generator"]), "prompt.init": "checkpoint",
+        "prompt.init_checkpoint": str(folders["start"]), "objective.distillation.weight": 1.0,
         "objective.distillation.teacher": "folder",
         "objective.distillation.teacher_folder": str(folders["teachers"]),
-    }
-    return settings(GENERATES | read), folders
+    }  # fmt: skip
+    return settings({f"{REPLACED}weight": 0.1, "train.parameters": "prompts"} | read), folders
 
 
-def change(folders: dict[str, Path], name: str) -> None:
-    """Other bytes in the same folder."""
-    if name == "start":
-        write_checkpoint(folders["start"], folders["bert"], 0.2, length=4)
-    elif name == "teacher":
-        write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.3, length=4)
-    elif name == "generator":
-        shutil.rmtree(folders["generator"])
-        make_backbone_folder(folders["generator"], "bert", seed=2, head=True, num_hidden_layers=1)
-    elif name == "backbone's configuration":
-        path = folders["bert"] / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
+def change_config(bert: Path) -> None:
+    path = bert / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
 
 
-@pytest.mark.parametrize("name", ["start", "generator", "teacher", "backbone's configuration"])
+CHANGES = {
+    "start": lambda of: write_checkpoint(of["start"], of["bert"], 0.2, length=4),
+    "teacher": lambda of: write_checkpoint(of["teachers"] / "second", of["bert"], 0.3, length=4),
+    "generator": lambda of: make_backbone_folder(of["generator"], "bert", seed=2, head=True, num_hidden_layers=1),
+    "backbone's configuration": lambda of: change_config(of["bert"]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
 def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_path, name):
     settings, folders = inputs
 
@@ -65,24 +61,18 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
 
     before = folder()
     assert folder() == before
-    change(folders, name)
+    CHANGES[name](folders)
     assert folder() != before
 
 
-REPLACED = "objective.replaced_tokens."
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({f"{REPLACED}generator": "."}, r"^objective.*\.generator: \. is a folder; .*generator_folder to its path$"),
-        ({f"{REPLACED}generator": "no/such/folder"}, r"^objective.*no folder no/such/folder.*set .*: unigram$"),
+def test_a_model_that_is_not_there_is_one_line(settings):
+    generated = {f"{REPLACED}weight": 0.1}
+    for changes, message in (
+        (generated | {f"{REPLACED}generator": "."}, r"^objective.*\.generator: \. is a folder; .*generator_folder to "),
+        (generated | {f"{REPLACED}generator": "no/such/one"}, r"^objective.*no folder no/such/one.*set .*: unigram$"),
         ({"prompt.init": "checkpoint", "prompt.init_checkpoint": "nowhere"}, r"^prompt\.init_checkpoint: nowhere"),
-    ],
-)
-def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
-    weight = {f"{REPLACED}weight": 0.1} if "prompt.init" not in changes else {}
-    assert re.search(message, refusal(depends_on, settings(weight | changes)))
+    ):
+        assert re.search(message, refusal(depends_on, settings(changes)))
 
 
 def taught(folder: Path, models: dict[str, Path], longest: int = 12) -> list:

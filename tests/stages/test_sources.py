@@ -1,4 +1,4 @@
-"""Stages over several sources: what a checkpoint says of them, what names a run, and mistakes in one line."""
+"""Stages over several sources and over pairs mined from sentences: what a checkpoint says of them, what names a run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from cse.data.store import PreparedData, source_file, write_rows
+from cse.model import neighbours
 from cse.model.checkpoint import read_config
+from cse.model.neighbours import mutual_neighbours
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.encode import unit_rows
 from cse.stages.prepare import prepare_stage
 from cse.training.ready import open_training
 from tests.parts import refusal
-from tests.rows import write_table
+from tests.rows import write_lines, write_table
 from tests.stages.training import train_in
 from tests.tiny import WORDS
 
@@ -58,11 +62,6 @@ def run(tmp_path):
     return call
 
 
-def curve(folder):
-    with (folder / "plots/train.csv").open(encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
-
-
 def opened(settings, tmp_path):
     return open_training(settings, tmp_path / "prepared", scratch=tmp_path)
 
@@ -75,7 +74,7 @@ def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, t
     facts = read_config(tmp_path / "run/checkpoint")["facts"]
     kept = {"name": "the-triplets", "view": "triplets", "weight": 0.5, "terms": {"energy_hinge": 5.0}}
     assert facts["settings"]["data"] == {"more": [kept]}
-    lines = curve(tmp_path / "run")
+    lines = [*csv.DictReader((tmp_path / "run/plots/train.csv").read_text(encoding="utf-8").splitlines())]
     assert list(lines[0]) == ["step", "nt_xent", "energy_hinge", "loss", "learning_rate"]
     assert 0 < sum(line["energy_hinge"] != "" for line in lines) < len(lines) == 4
 
@@ -141,3 +140,36 @@ UNFIT = [
 @pytest.mark.parametrize(("problem", "changes", "more"), UNFIT)
 def test_settings_that_cannot_work(several, files, problem, changes, more):
     assert problem in refusal(several, source(files, "pairs") | more, **changes)
+
+
+# ---- pairs of sentences that are each other's nearest ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("nearest", "cells"), [(1, 1 << 24), (3, 120), (36, 120)])
+def test_pairs_are_mutual_neighbours(monkeypatch, nearest, cells):
+    monkeypatch.setattr(neighbours, "CELLS", cells)
+    vectors = unit_rows(np.random.default_rng(3).normal(size=(37, 5)).astype(np.float32))
+    cosine = vectors @ vectors.T - 3 * np.eye(37, dtype=np.float32)
+    near = [{*row[:nearest].tolist()} for row in np.argsort(-cosine, axis=1)]
+    expected = [[i, j] for i in range(37) for j in range(i + 1, 37) if j in near[i] and i in near[j]]
+    assert mutual_neighbours(vectors, nearest).tolist() == expected and len(expected) > 5
+    assert mutual_neighbours(vectors[:3], 10).tolist() == [[0, 1], [0, 2], [1, 2]]
+    assert mutual_neighbours(vectors[:1], 10).shape == (0, 2)
+
+
+def test_sentences_are_prepared_as_pairs_and_trained_on(settings, models, tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    sentences = list(dict.fromkeys(" ".join(rng.choice(WORDS, 4)) for _ in range(40)))
+    path = write_lines(tmp_path / "s.txt", sentences)
+    files = {"data.source": "files", "data.dev": "own", "data.train_path": str(path)}
+    wanted = settings(files | {"mine.neighbours": 2})
+    prepare_stage(settings(files), prepared=tmp_path / "plain", progress=False)
+    said = refusal(train_in, tmp_path, wanted, tmp_path / "plain")
+    assert "plain: contains sentences, but mine.neighbours asks for pairs; run `cse prepare`" in said
+    prepare_stage(wanted, prepared=tmp_path / "prepared", progress=False)
+    data = PreparedData(tmp_path / "prepared")
+    expected = mutual_neighbours(SentenceEncoder.load(str(models["bert"])).encode(sentences), 2)
+    assert data.train["sent0"].to_pylist() == [sentences[first] for first, _ in expected]
+    assert data.train["sent1"].to_pylist() == [sentences[second] for _, second in expected]
+    assert f"pairs     {len(expected)} of sentences that are among" in capsys.readouterr().out
+    assert train_in(tmp_path, wanted, tmp_path / "prepared")["trained_on"].endswith(f"{len(expected)} pairs")

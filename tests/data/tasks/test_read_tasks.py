@@ -12,16 +12,12 @@ import pytest
 from cse.data.documents import read_documents
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import write_beir as write_again
-from cse.data.tasks.kinds import (
-    content_of,
-    describe,
-    kind_of,
-)
+from cse.data.tasks.kinds import content_of, describe, kind_of
 from cse.data.tasks.read import Reading, read_scored, read_task, read_tasks
 from cse.data.tasks.store import open_dev, write_tasks
 from tests.data.tasks.files import TREC, write_beir, write_labelled
 from tests.parts import refusal
-from tests.rows import write_lines, write_objects
+from tests.rows import write_lines
 
 PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x,y,true", "x,z,0"]
 
@@ -29,16 +25,13 @@ PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x
 def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
     """q1 has d's text behind its title; q2 only an id that a document has; q3 only a text."""
     texts = {"q1": "They nest on roofs.", "q2": "machines", "q3": "A pump moves water."}
-    documents = [
-        ("d1", "", "A pump moves water."),
-        ("q2", "", "machines of iron"),
-        ("q1", "Storks", "They nest on roofs."),
-    ]
-    folder = write_beir(tmp_path / "birds", queries=[{"_id": key, "text": text} for key, text in texts.items()])
-    write_objects(folder / "corpus.jsonl", [{"_id": key, "title": t, "text": text} for key, t, text in documents])
-    judged = [f"{key}\t{document}\t1" for key, document in (("q1", "d1"), ("q2", "d1"), ("q3", "q1"))]
-    write_lines(folder / "qrels/test.tsv", ["query-id\tcorpus-id\tscore", *judged])
-    task = read_task(folder)
+    documents = [("d1", "", texts["q3"]), ("q2", "", "machines of iron"), ("q1", "Storks", texts["q1"])]
+    task = read_task(write_beir(
+        tmp_path / "birds",
+        queries=[{"_id": key, "text": text} for key, text in texts.items()],
+        corpus=[{"_id": key, "title": title, "text": text} for key, title, text in documents],
+        test=[("q1", "d1", 1), ("q2", "d1", 1), ("q3", "q1", 1)],
+    ))  # fmt: skip
     assert task.own.tolist() == [2, -1, -1]
     assert describe(task).endswith("in qrels/test.tsv, 1 queries are documents, which they do not find")
     write_tasks(tmp_path, dev=task)
@@ -47,7 +40,7 @@ def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
     assert content_of(kept) == content_of(task) != content_of(replace(task, own=None))
 
 
-JUDGED = [("q1", "d1", 2), ("q1", "d2", 1), ("q2", "d3", 1)]
+JUDGED = TREC["qrels/test.tsv"]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +82,11 @@ def test_a_relevant_document_that_is_not_there_is_one_that_no_search_finds(tmp_p
     queries = [*TREC["queries.jsonl"], {"_id": "q3", "text": "lost"}]
     judged = [*JUDGED, ("q1", "d9", 2), ("q1", "d8", 0), ("q3", "d9", 1)]
     task = read_task(write_beir(tmp_path / "birds", queries=queries, test=judged))
-    rows = np.array([task.query, task.document, task.relevance]).T.tolist()
-    assert sorted(rows) == [[0, -1, 2], [0, 0, 2], [0, 1, 1], [1, 2, 1], [2, -1, 1]]
     assert (task.queries[2], task.unknown) == ("lost", 3)
     write_again(task, tmp_path / "again")
-    again = read_task(tmp_path / "again")
-    assert sorted(np.array([again.query, again.document, again.relevance]).T.tolist()) == sorted(rows)
+    for one in (task, read_task(tmp_path / "again")):
+        rows = np.array([one.query, one.document, one.relevance]).T.tolist()
+        assert sorted(rows) == [[0, -1, 2], [0, 0, 2], [0, 1, 1], [1, 2, 1], [2, -1, 1]]
 
 
 def test_a_collection_that_is_gzipped(tmp_path):

@@ -1,4 +1,4 @@
-"""Measures of retrieval against trec_eval (pytrec_eval, ir_measures)."""
+"""Measures of retrieval against trec_eval (pytrec_eval, ir_measures), and of labelled texts against scikit-learn."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
+from sklearn.metrics import average_precision_score, f1_score
+from sklearn.neighbors import KNeighborsClassifier
 
 from cse.data.tasks.kinds import Retrieval, ScoredPairs
-from cse.evaluation import retrieval, space
+from cse.evaluation import labels, retrieval, space
 from cse.evaluation.measures import Vectors
+from cse.evaluation.pairs import average_precision, best_f1, triplet_hits
 from cse.evaluation.retrieval import EXAMPLE, cosine_blocks, score_retrieval
 from cse.evaluation.space import alignment, uniformity
 from cse.runtime.encode import best_places, unit_rows
@@ -29,6 +32,19 @@ def made_up(rng, queries: int, documents: int, judged: int, grades: int) -> Retr
         rows += [(query, place, value) for place, value in zip(places, grade, strict=True)]
     query, document, relevance = np.array(rows)[rng.permutation(len(rows))].T
     return Retrieval("t", ["q"] * queries, ["d"] * documents, query, document, relevance)
+
+
+def counted(monkeypatch, module, cells: int) -> list[int]:
+    """Let a module make cosines in blocks of so many cells, and return how many rows each block has."""
+    rows = []
+
+    def blocks(*arrays):
+        for start, block in cosine_blocks(*arrays[:2], cells=cells):
+            rows.append(len(block))
+            yield start, block
+
+    monkeypatch.setattr(module, "cosine_blocks", blocks)
+    return rows
 
 
 def trec_eval(task: Retrieval, cosine_QN: np.ndarray) -> dict[str, list[float]]:
@@ -62,14 +78,7 @@ def test_every_measure_is_that_of_trec_eval(grades, ties, monkeypatch):
     # products of small whole numbers are exact, so that equal ones are equal in any order of the sums
     vectors = rng.integers(-2, 3, (290, 4)) if ties else rng.normal(size=(290, 4))
     query, document = np.split(vectors.astype(np.float32), [37])
-    blocks = []
-
-    def counted(*arrays):
-        for start, block in cosine_blocks(*arrays, cells=253 * 10):
-            blocks.append(len(block))
-            yield start, block
-
-    monkeypatch.setattr(retrieval, "cosine_blocks", counted)
+    blocks = counted(monkeypatch, retrieval, 253 * 10)
     found = retrieval.score_queries(query, document, task)
     assert blocks == [10, 10, 10, 7], "more than one block, the last one shorter"
     expected = trec_eval(task, query.astype(np.float64) @ document.T.astype(np.float64))
@@ -142,9 +151,8 @@ def test_best_places_take_the_earlier_of_equal_ones():
 def test_words_alone_and_words_with_vectors():
     """Vectors find the first query's document, words the second's; together both are found."""
     documents = ["red cats sleep", "old dogs bark", "small birds sing", "rain falls"]
-    task = Retrieval(
-        "t", ["felines", "birds sing, rain"], documents, np.array([0, 1]), np.array([0, 2]), np.array([1, 1])
-    )
+    judged = np.array([[0, 1], [0, 2], [1, 1]])
+    task = Retrieval("t", ["felines", "birds sing, rain"], documents, *judged)
     document = np.eye(4, dtype=np.float32)
     query = unit_rows(np.array([[1, 0.1, 0.2, 0.3], [0.9, 0.2, 0.5, 0.1]], np.float32))
     found = retrieval.score_queries(query, document, task, words=True)
@@ -155,11 +163,6 @@ def test_words_alone_and_words_with_vectors():
     assert "nDCG@10 of words" not in alone and np.array_equal(alone["nDCG@10"], found["nDCG@10"])
     itself = replace(task, own=np.array([-1, 0]))
     assert retrieval.score_queries(query, document, itself, words=True)["nDCG@10"][1] == pytest.approx(1)
-
-
-def pairs(rows, name="STS-B") -> ScoredPairs:
-    first, second, score = zip(*rows, strict=True)
-    return ScoredPairs(name, list(first), list(second), np.array(score, dtype=float))
 
 
 @pytest.mark.parametrize("block", [1, 3, 1000])
@@ -188,7 +191,8 @@ ROWS = [
 @pytest.mark.parametrize("block", [2, 1000])
 def test_recall_is_the_loop_over_queries(monkeypatch, block):
     monkeypatch.setattr(retrieval, "_BLOCK", block)
-    task = pairs(ROWS)
+    first, second, score = map(list, zip(*ROWS, strict=True))
+    task = ScoredPairs("STS-B", first, second, np.array(score, dtype=float))
     vectors = Vectors(FakeEncoder(), [*task.sentence1, *task.sentence2, *EXAMPLE])
     found = score_retrieval(vectors, task)
     slots = task.sentence1 + task.sentence2
@@ -198,10 +202,9 @@ def test_recall_is_the_loop_over_queries(monkeypatch, block):
     for start, other in ((0, 8), (8, 0)):
         for row in np.flatnonzero(task.score == 5):
             query, partner = pool.index(slots[start + row]), pool.index(slots[other + row])
-            if query == partner:
-                continue
-            cosines = {i: unit[query] @ unit[i] for i in range(len(pool)) if i != query}
-            ranks.append(1 + sum(value > cosines[partner] for value in cosines.values()))
+            if query != partner:
+                cosines = unit @ unit[query]
+                ranks.append(1 + int((np.delete(cosines, query) > cosines[partner]).sum()))
     assert [example.rank for example in found.examples] == ranks
     shares = {cut: 100 * np.mean([rank <= cut for rank in ranks]) for cut in (1, 3, 5)}
     assert found.values == {f"recall@{cut}": pytest.approx(share) for cut, share in shares.items()}
@@ -209,3 +212,87 @@ def test_recall_is_the_loop_over_queries(monkeypatch, block):
     for example in found.examples:
         assert example.rank > 5 or example.nearest[example.rank - 1][0] == example.partner
         assert example.query not in dict(example.nearest)
+
+
+# ---- labelled texts -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clouds():
+    """Unit vectors of seven labels of unequal size: 131 reference and 57 test rows."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(7, 16))
+
+    def draw(count):
+        label = rng.choice(7, count, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05])
+        return unit_rows((centres[label] + 1.6 * rng.normal(size=(count, 16))).astype(np.float32)), label
+
+    (reference, reference_label), (test, test_label) = draw(131), draw(57)
+    return test, test_label, reference, reference_label
+
+
+def test_neighbours_are_those_of_scikit_learn_where_the_vote_has_a_winner(clouds):
+    test, test_label, reference, reference_label = clouds
+    other = KNeighborsClassifier(labels.NEIGHBOURS, metric="cosine", algorithm="brute").fit(reference, reference_label)
+    votes = np.sort(other.predict_proba(test), axis=1)
+    won = votes[:, -1] > votes[:, -2]
+    assert 20 < won.sum() < len(test), "some votes are ties, which scikit-learn gives to the smaller label"
+    expected = (other.predict(test) == test_label).astype(float)
+    hits = (labels.neighbour_labels(test, reference, reference_label) == test_label).astype(float)
+    np.testing.assert_array_equal(hits[won], expected[won])
+    assert 0.3 < hits.mean() < 0.95
+
+
+def on_circle(*degrees: float) -> np.ndarray:
+    angle = np.radians(degrees)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+
+def test_a_tied_vote_goes_to_the_label_of_the_nearest_row():
+    reference = on_circle(2, -4, 6, -8, 10, 90)
+    votes = np.array([5, 1, 1, 5, 3, 9])  # from 0 degrees: 5, 1, 1, 5, 3
+    test = on_circle(0, -6)
+    assert labels.neighbour_labels(test, reference, votes).tolist() == [5, 1]
+    few = labels.neighbour_labels(on_circle(0), on_circle(10, 20, 30), np.array([2, 0, 0]))
+    assert few.tolist() == [0], "fewer rows than neighbours all vote"
+
+
+def test_same_label_precision_is_scikit_learns_average_precision(clouds, monkeypatch):
+    test, label = clouds[:2]
+    label[5] = 99  # alone
+    blocks = counted(monkeypatch, labels, 57 * 20)
+    found = labels.same_label_precisions(test, label)
+    assert blocks == [20, 20, 17]
+    cosine = test.astype(np.float64) @ test.T.astype(np.float64)
+    others = [np.delete(np.arange(57), i) for i in range(57)]
+    paired = [(i, rows) for i, rows in enumerate(others) if (label == label[i]).sum() > 1]
+    expected = [average_precision_score(label[rows] == label[i], cosine[i, rows]) for i, rows in paired]
+    assert len(expected) == 56
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
+    test, test_label, reference, reference_label = clouds
+    means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
+    expected = KNeighborsClassifier(1, metric="cosine").fit(means, np.arange(7)).predict(test)
+    assert labels.class_mean_labels(test, reference, reference_label).tolist() == expected.tolist()
+    assert 0.5 < (expected == test_label).mean() < 1
+    others = labels.class_mean_labels(test, reference, reference_label + 40)
+    assert others.tolist() == (expected + 40).tolist(), "labels are any numbers"
+
+
+@pytest.mark.parametrize("digits", [9, 1], ids=["no ties", "many ties"])
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_average_precision_and_f1_are_scikit_learns(digits, share):
+    rng = np.random.default_rng(1)
+    label = rng.random(101) < share
+    cosine = np.clip(rng.normal(0.2 * label, 0.3), -1, 1).round(digits)
+    assert average_precision(cosine, label) == pytest.approx(average_precision_score(label, cosine), abs=1e-12)
+    found = best_f1(cosine, label)
+    every = {threshold: f1_score(label, cosine >= threshold) for threshold in np.unique(cosine)}
+    assert found.f1 == pytest.approx(max(every.values()), abs=1e-12)
+    assert every[found.cosine] == pytest.approx(found.f1, abs=1e-12)
+
+
+def test_a_tied_triplet_is_missed():
+    assert triplet_hits(np.array([0.5, 0.5, 0.2]), np.array([0.4, 0.5, 0.3])).tolist() == [1, 0, 0]
