@@ -45,7 +45,6 @@ NEEDS = "this command needs"
     ("arguments", "without", "line"),
     [
         (["train"], TRAINING, rf"{NEEDS} the training packages \(\w+ is missing\): pip install 'cse\[train\]'"),
-        (["tune"], TRAINING, rf"{NEEDS} the training packages \(\w+ is missing\): "),  # of another package
         (["tune"], ["ray"], rf"{NEEDS} Ray, which sweeps and several workers use: pip install 'cse\[ray\]'"),
         (["flow", "train"], ["prefect"], rf"{NEEDS} Prefect: pip install 'cse\[flows\]'"),
         (["encode", "some/backbone", "--out", "x.npy"], TRAINING,
@@ -54,7 +53,7 @@ NEEDS = "this command needs"
         (["--help"], SERVER,
          r"the command line needs the server packages \(\w+ is missing\): pip install 'cse\[serve\]'"),
     ],
-    ids=["train", "tune", "Ray", "Prefect", "backbone", "onnxruntime", "no command line"],
+    ids=["train", "Ray", "Prefect", "backbone", "onnxruntime", "no command line"],
 )  # fmt: skip
 def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, line):
     (tmp_path / "params.yaml").write_text("{}\n")
