@@ -22,12 +22,8 @@ def rows_of(folder: Path | str) -> pa.Table:
     """The rows of a table as the last run left them, sorted by id and passage."""
     import lancedb
 
-    return (
-        lancedb.connect(str(folder))
-        .open_table("index")
-        .to_arrow()
-        .sort_by([("id", "ascending"), ("passage", "ascending")])
-    )
+    rows = lancedb.connect(str(folder)).open_table("index").to_arrow()
+    return rows.sort_by([("id", "ascending"), ("passage", "ascending")])
 
 
 def is_approximate(folder: Path | str) -> bool:
