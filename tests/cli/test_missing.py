@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cse.cli.missing import INTERCHANGE, RAY, SERVER, TRAINING
-from tests.deploy.bundles import write_bundle
+from tests.runtime.conftest import write_bundle
 
 ROOT = Path(__file__).parents[2]
 # other names than their distributions

@@ -17,9 +17,9 @@ from cse.search.table import open_table, refuse_foreign
 from cse.search.words import Words
 from cse.storage import Folder
 from tests.data.tasks.files import write_beir
-from tests.deploy.bundles import write_bundle
 from tests.parts import refusal
 from tests.rows import write_lines, write_objects
+from tests.runtime.conftest import write_bundle
 from tests.search.corpora import is_approximate, read_vectors, sentences
 
 QUERIES = ["the cat sat", "dog", "a mat"]
