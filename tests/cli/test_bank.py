@@ -1,7 +1,5 @@
 """``cse bank`` and the commands that take a bank."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line: help with working examples, commands that write what they claim, one-line errors."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

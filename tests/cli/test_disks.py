@@ -1,17 +1,11 @@
 """Every command that writes, on a full and on a read-only disk: a one-line error, and existing files survive."""
 
-from __future__ import annotations
-
-import errno
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from cse.cli import main
-from cse.errors import describe_os_error
-from tests.cli.workspace import contents, full_disk, read_only
+from tests.cli.workspace import contents, full_disk, read_only, work
 from tests.tiny import WORDS
 
 SMALL = ("-s", "data.max_rows=200", "-s", "data.drop=[duplicates]")
@@ -38,13 +32,7 @@ def made(trained, tmp_path_factory) -> Path:
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("made") / "project"))
     (folder / "lines.txt").write_text("".join(f"{' '.join(WORDS[i : i + 4])}\n" for i in range(30)))
     (folder / "vectors.npy").write_bytes(b"\x93NUMPY older")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name in ("records", "post", "bank create", "index"):
-            patch.setattr(sys, "argv", ["cse", *COMMANDS[name][0]])
-            with pytest.raises(SystemExit) as left:
-                main()
-            assert left.value.code == 0
+    work(folder, *(COMMANDS[name][0] for name in ("records", "post", "bank create", "index")))
     return folder
 
 
@@ -68,15 +56,6 @@ def test_a_disk_that_takes_no_more(cse, project, name, fault, request):
     assert [path for path, content in before.items() if after.get(path) != content] == []
     drafts = (".*.cse-tmp-*", ".*.cse-old-*", ".cse-drafts/*-*")
     assert [path for pattern in drafts for path in project.rglob(pattern)] == []
-
-
-def test_the_line_names_what_the_user_named():
-    error = OSError(30, "Read-only file system", "data/.prepared.cse-tmp-host-31-0/train.arrow")
-    line = describe_os_error(error)
-    assert line == "data/prepared/train.arrow: read-only file system, nothing was written; choose another place"
-    assert describe_os_error(OSError(13, "Permission denied", "a/.b.cse-tmp-x")) == "Permission denied: a/.b.cse-tmp-x"
-    copied = OSError(errno.ENOSPC, "No space left on device", "source", None, "target")
-    assert describe_os_error(copied).startswith("no space left while writing target (")
 
 
 def test_a_line_commands_no_terminal(cse, empty):

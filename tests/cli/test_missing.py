@@ -2,8 +2,6 @@
 packages: tests/deploy/test_small_install.py.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Typical mistakes: each is one line that says what to do, before a package is loaded that takes seconds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

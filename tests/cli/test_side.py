@@ -1,7 +1,5 @@
 """A checkpoint with a query side through the commands: export, bank, encode, evaluate."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
