@@ -1,7 +1,5 @@
 """A tiny bundle and a tiny bank, each behind a running server."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

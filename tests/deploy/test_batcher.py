@@ -1,7 +1,5 @@
 """Batches across requests: which rows run together, in what order, and what becomes of the others."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace

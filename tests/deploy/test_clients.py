@@ -1,7 +1,5 @@
 """Clients of the service: each example of docs/serve.md as it stands there, and the libraries they use."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

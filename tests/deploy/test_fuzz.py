@@ -1,7 +1,5 @@
 """Requests made up from the OpenAPI document: no answer of 5xx, none that the document does not promise."""
 
-from __future__ import annotations
-
 import contextlib
 from itertools import product
 

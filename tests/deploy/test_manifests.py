@@ -1,7 +1,5 @@
 """Image, cluster and orchestrator files: they parse, agree with each other and with the project."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """A bank of many domains behind the server: its list by pages, keys that open some, and answers while files change."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import threading

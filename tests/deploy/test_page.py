@@ -1,7 +1,5 @@
 """The server's page, in a real browser: what it shows equals what the encoder computes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from contextlib import ExitStack

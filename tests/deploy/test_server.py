@@ -1,7 +1,5 @@
 """The server's answers: OpenAI's form, that of Text Embeddings Inference, and what it says of bad requests."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib

@@ -1,7 +1,5 @@
 """The small installation: `cse[serve,cpu]` in a new environment, from the wheel."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A real Prefect server, workers and command line on loopback, each with a home of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

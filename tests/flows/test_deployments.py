@@ -1,7 +1,5 @@
 """The deployments of ``prefect.yaml`` on a real server with real workers: normal use and failures."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

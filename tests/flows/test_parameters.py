@@ -1,7 +1,5 @@
 """What a flow takes and hands to `cse`, what a form refuses, and what needs no server; runs: test_deployments.py."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 from prefect.settings import PREFECT_API_URL, temporary_settings

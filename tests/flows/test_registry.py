@@ -1,7 +1,5 @@
 """Versions and stages are git tags; these tests make real ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from cse.errors import CseError

@@ -1,7 +1,5 @@
 """How a stage's output is read: the state that Prefect shows, the reason for a failure, whether to retry."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

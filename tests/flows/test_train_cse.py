@@ -1,7 +1,5 @@
 """The flow without a server: the pipeline of ``dvc.yaml`` and nothing else, quiet and private."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

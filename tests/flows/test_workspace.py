@@ -1,7 +1,5 @@
 """Where a run works: DVC's graph, a lock on the tree, a clone that shares everything, and a worker's fresh clone."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

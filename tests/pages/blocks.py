@@ -10,8 +10,6 @@ A mark is an HTML comment between a block and the text above it:
     <!-- run by TEST -->                    a test of its own runs it and looks at what comes out
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """The pages as tests: pytest collects each code block of README.md, docs/ and deploy/README.md (tests/pages)."""
 
-from __future__ import annotations
-
 import pytest
 from sybil.integration.pytest import SybilItem
 

@@ -1,7 +1,5 @@
 """Run the blocks of a page in a copy of a finished clone, as a reader would who copies them into a shell."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Systems against their bare backbone, from records on disk: seeds together, own tasks first, STS as a whole."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

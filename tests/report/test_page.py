@@ -1,7 +1,5 @@
 """The page opens from disk, its links work, and its figures match their data."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import io

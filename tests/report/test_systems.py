@@ -1,7 +1,5 @@
 """Runs that differ only in their seed are one system, with rows below each table of the papers, as printed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Corpora, and what a table holds of them, for the tests of `cse index`."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

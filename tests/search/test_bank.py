@@ -1,7 +1,5 @@
 """`cse index` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

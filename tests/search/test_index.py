@@ -1,7 +1,5 @@
 """`cse index`: what it reads, keeps, updates, splits, refuses and says."""
 
-from __future__ import annotations
-
 import json
 from itertools import count, pairwise
 

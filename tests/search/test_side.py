@@ -1,7 +1,5 @@
 """An index belongs to the document side: a query side may change, come and go without touching it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """`cse index` and `cse search`: what the index finds against numpy, what it holds, how it changes, what it refuses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

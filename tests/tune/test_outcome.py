@@ -1,7 +1,5 @@
 """What a sweep writes, read back."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 

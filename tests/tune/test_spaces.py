@@ -1,7 +1,5 @@
 """Search spaces: the papers' grids, the default that fits a system, and one line for what cannot be searched."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

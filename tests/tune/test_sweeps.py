@@ -1,7 +1,5 @@
 """Sweeps with a real Ray: killed and resumed, a worker killed, refusals; and `cse tune` with real DVC."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """One trial without Ray: what it sees, reports and leaves, how it fails; and what names a sweep's folder."""
 
-from __future__ import annotations
-
 import errno
 from dataclasses import replace
 from pathlib import Path
