@@ -83,15 +83,12 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("model", ["prompted", "mapped", "bank:prompted"])
-def test_rows_are_no_queries(made, models, model):
-    assert made(models / model, "--role", "query").refused() == (
-        f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an index "
-        "holds what the bare backbone makes, so index without --role, or with --role passage"
-    )
-
-
-def test_what_was_trained_on_both_sides_is_another_model(cse, made, models):
+def test_rows_are_no_queries_and_what_was_trained_on_both_sides_is_another_model(cse, made, models):
+    for model in ("prompted", "bank:prompted"):
+        assert made(models / model, "--role", "query").refused() == (
+            f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an "
+            "index holds what the bare backbone makes, so index without --role, or with --role passage"
+        )
     out = made(models / "both")
     for model in ("bare", "prompted", "bank:prompted"):
         found = cse("search", out, QUERIES[0], "--model", models / model)

@@ -63,16 +63,12 @@ def answers(cse, folder, *options, queries=QUERIES):
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def cosines(folder, bundle, queries=QUERIES):
-    """Cosines (q, n) of the queries with all rows."""
-    return OnnxEncoder(bundle, provider="cpu").encode(queries, normalize=True) @ read_vectors(folder)[1].T
-
-
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):
+def test_vectors_find_what_numpy_finds_and_more_results_begin_with_the_same(cse, make, bundle, monkeypatch, kind):
     folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
     assert is_approximate(folder) == (kind == "approximate")
-    expected = cosines(folder, bundle)
+    unit = OnnxEncoder(bundle, provider="cpu").encode(QUERIES, normalize=True)
+    expected = unit @ read_vectors(folder)[1].T
     for number, answer in enumerate(answers(cse, folder, "--mode", "vectors", "-k", 5)):
         hits = answer["hits"]
         assert (answer["query"], answer["mode"]) == (QUERIES[number], "vectors")
@@ -82,6 +78,18 @@ def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):
         assert [hit["score"] for hit in hits] == [hit["cosine"] for hit in hits]
         for hit in hits:
             assert hit["text"] == ROWS[int(hit["id"][1:]) % len(ROWS)]["text"]
+    monkeypatch.setattr(module, "DEPTH", 20)
+    table, vector = open_table(str(folder)), OnnxEncoder(bundle, provider="cpu").encode(["dog mat"], normalize=True)
+    for mode in module.MODES:
+        found = {k: table.search(["dog mat"], vector, k, mode)[0] for k in (3, 20, 21, 77, 10**20)}
+        every = found[10**20]
+        assert len(found[77]) == 77 and len({hit.id for hit in every}) == len(every) > 100
+        for few in found.values():
+            assert [hit.id for hit in few] == [hit.id for hit in every[: len(few)]]
+        assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True), mode
+        if mode == "words" or (mode, kind) == ("vectors", "exact"):
+            first = [(-round(hit.score, 5), int(hit.id[1:])) for hit in every[:20]]
+            assert first == sorted(first), "of equal rows the earlier"
 
 
 def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):
@@ -112,24 +120,6 @@ def test_a_hybrid_search_ranks_as_measures_do(table, bundle, monkeypatch, query)
         assert hit.score == pytest.approx(scores[place], abs=2e-4)
         assert hit.cosine == pytest.approx(cosine[place], abs=1e-6)
         assert hit.bm25 == (pytest.approx(bm25[place], rel=1e-3) if hit.bm25 else None)
-
-
-@pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):
-    monkeypatch.setattr(module, "DEPTH", 20)
-    folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
-    table = open_table(str(folder))
-    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog mat"], normalize=True)
-    for mode in module.MODES:
-        found = {k: table.search(["dog mat"], vector, k, mode)[0] for k in (3, 20, 21, 77, 10**20)}
-        every = found[10**20]
-        assert len(found[77]) == 77 and len({hit.id for hit in every}) == len(every) > 100
-        for few in found.values():
-            assert [hit.id for hit in few] == [hit.id for hit in every[: len(few)]]
-        assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True), mode
-        if mode == "words" or (mode, kind) == ("vectors", "exact"):
-            first = [(-round(hit.score, 5), int(hit.id[1:])) for hit in every[:20]]
-            assert first == sorted(first), "of equal rows the earlier"
 
 
 @pytest.mark.parametrize("mode", module.MODES)

@@ -1,6 +1,5 @@
 """What a sweep writes, read back."""
 
-import csv
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.evaluation.dev_facts import standard_error
-from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, to_promote, write_trials
+from cse.tune.outcome import Sweep, TrialRecord, describe, to_promote
 from cse.tune.spaces import named
 
 
@@ -36,14 +35,6 @@ def test_the_best_has_finished_and_came_first(sweep):
     with pytest.raises(CseError, match=r"no trial succeeded \(train.learning_rate: the loss is nan"):
         _ = replace(sweep, trials=(sweep.trials[3],)).best
     assert describe(sweep).splitlines()[-2].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
-
-
-def test_each_trial_is_a_line(sweep):
-    write_trials(sweep)
-    with (sweep.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["dev_spearman"] for row in rows] == ["80.25", "82.5", "61.0", "", "82.5", "79.0"]
-    assert rows[3]["reason"] == "train.learning_rate: the loss is nan <at step 5>"
 
 
 def test_the_standard_error_is_how_far_scores_of_samples_scatter():
