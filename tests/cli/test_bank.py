@@ -12,6 +12,7 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings.load import flatten
 from tests.cli.workspace import contents
 from tests.export.banks import make_adapted, make_bank, make_encoder
 from tests.rows import write_lines, write_table
@@ -121,13 +122,6 @@ def scores(cse, *arguments):
     return {name: found[name]["sts"] for name in found}, done
 
 
-def numbers(tree) -> list[float]:
-    """Every number of some scores, in the order of their keys."""
-    if isinstance(tree, dict):
-        return [number for key in sorted(tree) for number in numbers(tree[key])]
-    return [tree] if isinstance(tree, int | float) else []
-
-
 def test_a_bank_stands_for_its_domains(cse, project):
     found, _ = scores(cse, "bank", "data/bundle", "b=bank", "one=bank:hidden")
     names = [f"bank:{kind}" for kind in KINDS] + ["data/bundle"] + [f"b:{kind}" for kind in KINDS] + ["one"]
@@ -135,7 +129,7 @@ def test_a_bank_stands_for_its_domains(cse, project):
     alone, _ = scores(cse, *KINDS)
     for kind in KINDS:
         assert found[f"bank:{kind}"] == found[f"b:{kind}"]
-        np.testing.assert_allclose(numbers(found[f"bank:{kind}"]), numbers(alone[kind]), atol=0.02)
+        assert flatten(found[f"bank:{kind}"]) == pytest.approx(flatten(alone[kind]), abs=0.02)
     assert found["one"] == found["bank:hidden"]
     assert len({json.dumps(found[f"bank:{kind}"]) for kind in KINDS}) == len(KINDS)
 

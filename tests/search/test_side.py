@@ -9,13 +9,12 @@ import pytest
 from cse.adapt.documents import index_documents
 from cse.export.bundle import make_domain, write_bundle
 from cse.export.domains import add_domain
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.data import DataSettings
 from tests.cli.workspace import contents
 from tests.export.banks import make_encoder
+from tests.parts import backbone_of
 from tests.rows import write_lines
 from tests.search.corpora import read_vectors
 from tests.sides import PARTS, query_side
@@ -29,7 +28,7 @@ QUERIES = ["two small birds", "the cat sits on the mat"]
 def models(tiny_folders, empty_banks, tmp_path_factory):
     """Bundles of one backbone: bare, with three query sides, trained on both sides; and a bank of these."""
     root, folder = tmp_path_factory.mktemp("models"), tiny_folders["bert"]
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     encoders = {
         "bare": SentenceEncoder(backbone),
         "mapped": query_side(backbone, **PARTS["map"]),
