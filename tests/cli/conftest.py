@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import logging
 import shutil
@@ -11,7 +9,7 @@ import pytest
 
 from cse.cli import main
 from cse.stages.common import DEBUG_VARIABLE
-from tests.cli.workspace import Outcome, write_params, write_prepared
+from tests.cli.workspace import Outcome, work, write_params, write_prepared
 
 Run = Callable[..., Outcome]
 
@@ -24,9 +22,8 @@ class _Stdin(io.BytesIO):
 def cse(monkeypatch, capsys) -> Run:
     """Run the command line in this process: ``cse("encode", "model", stdin=b"...")``."""
     monkeypatch.setenv(DEBUG_VARIABLE, "")
-    for logger in map(
-        logging.getLogger, ("cse", "uvicorn")
-    ):  # a server's lines go to its own stderr, closed with the test
+    # a server's lines go to its own stderr, closed with the test
+    for logger in map(logging.getLogger, ("cse", "uvicorn")):
         monkeypatch.setattr(logger, "handlers", [*logger.handlers])
         monkeypatch.setattr(logger, "propagate", logger.propagate)
 
@@ -47,13 +44,7 @@ def trained(tiny_folders, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     write_prepared(folder / "data/prepared")
     write_params(folder / "params.yaml", tiny_folders["bert"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for command in ("train", "export"):
-            patch.setattr(sys, "argv", ["cse", command])
-            with pytest.raises(SystemExit) as left:
-                main()
-            assert left.value.code == 0
+    work(folder, ["train"], ["export"])
     return folder
 
 

@@ -1,7 +1,5 @@
 """``cse bank`` and the commands that take a bank."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -9,26 +7,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cse.export.domains import remove_domain
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings.load import flatten
+from tests.cli.workspace import contents
 from tests.export.banks import make_adapted, make_bank, make_encoder
+from tests.rows import write_lines, write_table
 from tests.tiny import make_backbone_folder
 
+KINDS = ("bare", "hidden", "plain")
 TEXTS = ["the cat sits", "a small dog", "two friends"]
 
 
 @pytest.fixture(scope="module")
 def made(trained, tiny_folders, empty_banks, tmp_path_factory) -> Path:
-    """A trained project with a bank of two domains beside it; do not change it."""
+    """A trained project with a bank of three domains, and their checkpoints, beside it; do not change it."""
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("made") / "project"))
-    encoders = {name: make_encoder(tiny_folders["bert"], name) for name in ("hidden", "bare")}
+    encoders = {name: make_encoder(tiny_folders["bert"], name, seed) for seed, name in enumerate(KINDS)}
     make_bank(folder / "bank", empty_banks("bert"), encoders)
-    (folder / "rows.csv").write_text(
-        "text,queue\n" + "".join(f"{text},hidden\n" for text in TEXTS[:2]) + "two friends,bare\n"
-    )
-    (folder / "lines.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    for name, encoder in encoders.items():
+        (folder / name).mkdir()
+        save_checkpoint(encoder, folder / name)
+    write_table(folder / "rows.csv", ("text", "queue"), zip(TEXTS, ("hidden", "hidden", "bare"), strict=True))
+    write_lines(folder / "lines.txt", TEXTS)
     return folder
 
 
@@ -48,22 +52,22 @@ def test_from_a_checkpoint_to_vectors(cse, project):
 
 def test_list_replace_remove_check(cse, project):
     listed = cse("bank", "list", "bank").out.splitlines()
-    assert [line.split()[0] for line in listed] == ["domain", "bare", "hidden"]
+    assert [line.split()[0] for line in listed] == ["domain", *KINDS]
     assert "hidden_state x 7" in listed[2]
     again = ("bank", "add", "bank", "data/checkpoint", "--name", "hidden")
     assert "has a domain hidden already" in cse(*again).err
     assert cse(*again, "--replace").code == 0
     assert "key_value" in cse("bank", "list", "bank").out
-    assert cse("bank", "check", "bank").out == "bank: 2 of 2 domains are whole\n"
+    assert cse("bank", "check", "bank").out == "bank: 3 of 3 domains are whole\n"
     (project / "bank/domains/foreign.safetensors").write_bytes(b"?")
     done = cse("bank", "check", "bank")
-    assert (done.code, done.out) == (2, "bank: 2 of 3 domains are whole\n")
+    assert (done.code, done.out) == (2, "bank: 3 of 4 domains are whole\n")
     assert "foreign.safetensors: truncated or not a domain" in done.err
     assert "refused" in cse("bank", "list", "bank").err
     assert "not an earlier output" in cse("bank", "remove", "bank", "foreign").err
     (project / "bank/domains/foreign.safetensors").unlink()
     assert cse("bank", "remove", "bank", "hidden").code == 0
-    assert cse("bank", "check", "bank").out == "bank: 1 of 1 domains are whole\n"
+    assert cse("bank", "check", "bank").out == "bank: 2 of 2 domains are whole\n"
 
 
 def test_lora_from_a_checkpoint_to_vectors(cse, project, tiny_folders):
@@ -78,7 +82,7 @@ def test_lora_from_a_checkpoint_to_vectors(cse, project, tiny_folders):
     assert done.code == 0, done.err
     assert "key_value x 3 + lora x 2" in cse("bank", "list", "wide").out
     assert cse("bank", "add", "wide", str(tiny_folders["bert"]), "--name", "bare").code == 0
-    Path("mixed.csv").write_text("text,queue\n" + "".join(f"{text},own\n{text},bare\n" for text in TEXTS))
+    write_table(Path("mixed.csv"), ("text", "queue"), [(text, name) for text in TEXTS for name in ("own", "bare")])
     assert cse("encode", "wide", "mixed.csv", "--domain-column", "queue", "--out", "mixed.npy").code == 0
     found = np.load("mixed.npy")
     np.testing.assert_allclose(found[::2], encoder.encode(TEXTS), atol=1e-5)
@@ -105,9 +109,52 @@ def test_lora_from_a_checkpoint_to_vectors(cse, project, tiny_folders):
 def test_mistakes_are_one_line(cse, project, tmp_path, arguments, line):
     if "other" in arguments:
         make_backbone_folder(project / "other", "bert", seed=1)
-    before = {path: path.read_bytes() for path in (project / "bank").rglob("*") if path.is_file()}
-    done = cse(*arguments.split())
-    assert done.code == 2
-    assert line in done.err
-    assert done.err.count("\n") == 1
-    assert {path: path.read_bytes() for path in (project / "bank").rglob("*") if path.is_file()} == before
+    before = contents(project / "bank")
+    assert line in cse(*arguments.split()).refused()
+    assert contents(project / "bank") == before
+
+
+def scores(cse, *arguments):
+    """The scores of each model by task, from ``--json``."""
+    done = cse("evaluate", *arguments, "--json", "scores.json")
+    assert done.code == 0, done.err
+    found = json.loads(Path("scores.json").read_text())
+    return {name: found[name]["sts"] for name in found}, done
+
+
+def test_a_bank_stands_for_its_domains(cse, project):
+    found, _ = scores(cse, "bank", "data/bundle", "b=bank", "one=bank:hidden")
+    names = [f"bank:{kind}" for kind in KINDS] + ["data/bundle"] + [f"b:{kind}" for kind in KINDS] + ["one"]
+    assert list(found) == names
+    alone, _ = scores(cse, *KINDS)
+    for kind in KINDS:
+        assert found[f"bank:{kind}"] == found[f"b:{kind}"]
+        assert flatten(found[f"bank:{kind}"]) == pytest.approx(flatten(alone[kind]), abs=0.02)
+    assert found["one"] == found["bank:hidden"]
+    assert len({json.dumps(found[f"bank:{kind}"]) for kind in KINDS}) == len(KINDS)
+
+
+def test_a_record_is_that_of_a_domain(cse, project):
+    done = cse("evaluate", "bank", "x=bank:auto", "--out", "records")
+    assert "domain auto needs domains that were added with their text" in done.err.splitlines()[-1]
+    assert cse("evaluate", "bank", "--out", "records").code == 0
+    records = {path.parent.name: json.loads(path.read_text()) for path in Path("records").glob("*/record.json")}
+    assert {name: record["name"] for name, record in records.items()} == {
+        f"bank-{kind}": f"bank:{kind}" for kind in KINDS
+    }
+    assert records["bank-hidden"]["model"]["prompt"]["kind"] == "hidden_state"
+
+
+def test_domains_that_cannot_be_measured(cse, project, monkeypatch):
+    monkeypatch.setattr("cse.stages.evaluate.evaluate_suite", lambda *_, **__: pytest.fail("work has started"))
+    assert "bank:bare: given twice; write NAME=MODEL" in cse("evaluate", "bank", "bank:bare").refused()
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    damaged = project / "bank/domains/hidden.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    found, done = scores(cse, "bank")
+    assert list(found) == ["bank:bare", "bank:plain"]
+    assert "warning: left out: bank/domains/hidden.safetensors: truncated" in done.err
+    for name in KINDS:
+        remove_domain(project / "bank", name)
+    assert "bank: no usable domain in the bank; `cse bank add` adds one" in cse("evaluate", "bank").refused()

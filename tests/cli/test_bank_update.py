@@ -1,7 +1,5 @@
 """``cse bank update``: trained domains that pass the gate enter the bank, the others leave it as it was."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

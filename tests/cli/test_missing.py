@@ -2,8 +2,6 @@
 packages: tests/deploy/test_small_install.py.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cse.cli.missing import INTERCHANGE, RAY, SERVER, TRAINING
-from tests.deploy.bundles import write_bundle
+from tests.runtime.conftest import write_bundle
 
 ROOT = Path(__file__).parents[2]
 # other names than their distributions
@@ -23,47 +21,36 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> Path:
-    return write_bundle(tmp_path_factory.mktemp("small") / "bundle")
-
-
-def run(*arguments: object, without, stdin: str, folder: Path) -> subprocess.CompletedProcess:
-    """Run ``cse`` where no module of these names can be imported."""
-    script = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules.update(dict.fromkeys({sorted(without)}))\n"
-        "from cse.cli import main; main()"
-    )
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, cwd=folder)
-
-
 NEEDS = "this command needs"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "without", "line"),
+    ("words", "without", "line"),
     [
-        (["train"], TRAINING, rf"{NEEDS} the training packages \(\w+ is missing\): pip install 'cse\[train\]'"),
-        (["tune"], TRAINING, rf"{NEEDS} the training packages \(\w+ is missing\): "),  # of another package
-        (["tune"], ["ray"], rf"{NEEDS} Ray, which sweeps and several workers use: pip install 'cse\[ray\]'"),
-        (["flow", "train"], ["prefect"], rf"{NEEDS} Prefect: pip install 'cse\[flows\]'"),
-        (["encode", "some/backbone", "--out", "x.npy"], TRAINING,
+        ("train", TRAINING, rf"{NEEDS} the training packages \(\w+ is missing\): pip install 'cse\[train\]'"),
+        ("tune", ["ray"], rf"{NEEDS} Ray, which sweeps and several workers use: pip install 'cse\[ray\]'"),
+        ("flow train", ["prefect"], rf"{NEEDS} Prefect: pip install 'cse\[flows\]'"),
+        ("encode some/backbone --out x.npy", TRAINING,
          "some/backbone: not a bundle or a bank's domain; any other model needs the training packages"),
-        (["encode", "BUNDLE", "--out", "x.npy"], ["onnxruntime"], rf"{NEEDS} onnxruntime: pip install 'cse\[cpu"),
-        (["--help"], SERVER,
-         r"the command line needs the server packages \(\w+ is missing\): pip install 'cse\[serve\]'"),
+        ("encode bundle --out x.npy", ["onnxruntime"], rf"{NEEDS} onnxruntime: pip install 'cse\[cpu"),
+        ("--help", SERVER, r"the command line needs the server packages \(\w+ is missing\): pip install 'cse\[serve"),
     ],
-    ids=["train", "tune", "Ray", "Prefect", "backbone", "onnxruntime", "no command line"],
 )  # fmt: skip
-def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, line):
+def test_a_missing_package_is_one_line(tmp_path, words, without, line):
+    """Run ``cse`` where no module of some names can be imported."""
+    write_bundle(tmp_path / "bundle")
     (tmp_path / "params.yaml").write_text("{}\n")
     for name in ("data/prepared", "data/checkpoint"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/checkpoint/checkpoint.json").write_text("{}\n")
-    found = [str(bundle) if word == "BUNDLE" else word for word in arguments]
-    folder = ROOT if arguments == ["tune"] else tmp_path  # it looks for a project first
-    done = run(*found, without=without, stdin="the cat\n", folder=folder)
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules.update(dict.fromkeys({sorted(without)}))\n"
+        "from cse.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split()], input="the cat\n", capture_output=True, text=True, timeout=120,
+        cwd=ROOT if words == "tune" else tmp_path,  # it looks for a project first
+    )  # fmt: skip
     assert done.returncode == 2, done.stdout
     assert re.fullmatch(f"error: {line}.*\n", done.stderr), done.stderr
     assert not (tmp_path / "x.npy").exists()

@@ -1,7 +1,5 @@
 """Typical mistakes: each is one line that says what to do, before a package is loaded that takes seconds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -50,10 +48,6 @@ MISTAKES = {
     "encode params.yaml intents.csv --out x.npy": "params.yaml: a file; name the folder of a checkpoint",
     "encode data/bundle": "Missing option '--out'",
     "encode data/checkpoint intents.csv --out x.npy --device openvino": "--device openvino: data/checkpoint is no ",
-    "export": "data/prepared: no prepared data; run `cse prepare`",
-    "export data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
-    "evaluate data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
-    "evaluate data/checkpoint --task mine": "mine: no such file or folder; put data there (or change --task)",
     "bank add data/bank data/checkpoint --name x": "data/bank: no bundle here (bundle.json is missing)",
     "prepare -s data.source=files -s data.train_path=row.csv": "row.csv: no such file or folder",
     "preset use promcse-eh-bertbase": "promcse-eh-bertbase: no such preset; did you mean 'promcse-eh-bert-base'?",

@@ -1,18 +1,16 @@
 """A checkpoint with a query side through the commands: export, bank, encode, evaluate."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import read_manifest
+from tests.parts import backbone_of
+from tests.rows import write_lines
 from tests.sides import PARTS, query_side
 
 TEXTS = ["the cat sits on the mat", "a small dog", "two friends"]
@@ -24,16 +22,11 @@ def project(request, trained, tiny_folders, tmp_path, monkeypatch) -> Path:
     folder = Path(shutil.copytree(trained, tmp_path / "project"))
     shutil.rmtree(folder / "data/checkpoint")
     (folder / "data/checkpoint").mkdir()
-    encoder = query_side(load_backbone(find_backbone(str(tiny_folders["bert"]))), **PARTS[request.param])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS[request.param])
     save_checkpoint(encoder, folder / "data/checkpoint")
-    for name in ("questions", "manual"):
-        (folder / f"{name}.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    write_lines(folder / "questions.txt", TEXTS)
     monkeypatch.chdir(folder)
     return folder
-
-
-def expected(role):
-    return SentenceEncoder.load("data/checkpoint").encode(TEXTS, role=role)
 
 
 def test_as_the_pages_say(cse, project, empty_banks, tiny_folders):
@@ -46,11 +39,12 @@ def test_as_the_pages_say(cse, project, empty_banks, tiny_folders):
     done = cse("bank", "add", "data/bank", "data/checkpoint", "--name", "legal")
     assert done.code == 0, done.err
     assert ", for queries alone, " in done.out
+    expected = SentenceEncoder.load("data/checkpoint")
     for model in ("data/bank:legal", "data/bundle", "data/checkpoint"):
-        for name, role in (("questions", "query"), ("manual", None)):
+        for role in ("query", None):
             given = ("--role", role) if role else ()
-            assert cse("encode", model, f"{name}.txt", *given, "--out", f"{name}.npy").code == 0
-            np.testing.assert_allclose(np.load(f"{name}.npy"), expected(role), atol=1e-5)
+            assert cse("encode", model, "questions.txt", *given, "--out", "vectors.npy").code == 0
+            np.testing.assert_allclose(np.load("vectors.npy"), expected.encode(TEXTS, role=role), atol=1e-5)
     done = cse("evaluate", "data/checkpoint", str(tiny_folders["bert"]))
     assert done.code == 0, done.err
     names = ["data/checkpoint", str(tiny_folders["bert"])]

@@ -1,17 +1,17 @@
 """A project folder on a tiny backbone, for tests of the command line."""
 
-from __future__ import annotations
-
 import ctypes
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from cse.cli import main
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
@@ -69,6 +69,17 @@ def write_params(path: Path, backbone: Path) -> Path:
         "evaluation: {device: cpu}\n"
     )
     return path
+
+
+def work(folder: Path, *commands: Sequence[str]) -> None:
+    """Run commands in a folder, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in commands:
+            patch.setattr(sys, "argv", ["cse", *command])
+            with pytest.raises(SystemExit) as left:
+                main()
+            assert left.value.code == 0
 
 
 @contextmanager

@@ -1,22 +1,23 @@
 """A tiny bundle and a tiny bank, each behind a running server."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.deploy.bundles import write_bundle
 from tests.deploy.servers import serving
 from tests.export.banks import make_bank, make_encoders
+from tests.runtime.conftest import make_tokenizer, write_bundle
 
 
 @pytest.fixture(scope="session")
 def small_bundle(tmp_path_factory) -> Path:
     """Eight numbers, six tokens, twelve words; the word "bad" gives an infinite vector."""
-    return write_bundle(tmp_path_factory.mktemp("served") / "small")
+    tokenizer = make_tokenizer()
+    tokenizer.enable_padding(length=128)  # as all-MiniLM-L6-v2's does; nothing of it may reach the model
+    tokenizer.enable_truncation(128)
+    return write_bundle(tmp_path_factory.mktemp("served") / "small", tokenizer)
 
 
 @pytest.fixture(scope="session")

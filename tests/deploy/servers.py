@@ -1,7 +1,5 @@
 """Start ``cse serve`` on a free loopback port, and stop it."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json

@@ -1,9 +1,8 @@
 """Batches across requests: which rows run together, in what order, and what becomes of the others."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,24 +92,23 @@ def stepping(make):  # torn down first, or the lanes would not end
     encoder.release()
 
 
-async def blocked(batcher, encoder):
-    """Keep the only lane busy, so that what follows waits."""
-    work = batcher.submit(encoder, tokens([1]))
+@asynccontextmanager
+async def held(make, **options):
+    """A batcher and an encoder whose only lane is busy, so that what is asked of it waits until the block ends."""
+    batcher, encoder = make(**options), Slow()
+    first = batcher.submit(encoder, tokens([1]))
     await asyncio.to_thread(encoder.at_gate.acquire)
-    return work
+    yield batcher, encoder
+    encoder.gate.set()
+    await first.done
 
 
-def batches_of(batcher, encoder, *lengths, domains=None):
+async def batches_of(make, *lengths, domains=None, **options):
     """Texts of these lengths wait, a request each: those that run together, by length."""
-
-    async def main():
-        works = [await blocked(batcher, encoder)]
-        for length, domain in zip(lengths, domains or [None] * len(lengths), strict=True):
-            works.append(batcher.submit(encoder, of_lengths(length), [domain] if domain else ()))
-        encoder.gate.set()
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
+    async with held(make, **options) as (batcher, encoder):
+        given = zip(lengths, domains or [None] * len(lengths), strict=True)
+        works = [batcher.submit(encoder, of_lengths(one), [domain] if domain else ()) for one, domain in given]
+    await asyncio.gather(*(work.done for work in works))
     return [sorted(map(len, batch)) for batch in encoder.batches[1:]]
 
 
@@ -129,13 +127,14 @@ async def test_each_request_gets_its_own_vectors_in_order(make):
     assert batcher.waiting == (0, 0)
 
 
-def test_a_batch_holds_the_oldest_row_and_those_of_about_its_length_up_to_the_budget(make):
+@in_a_loop
+async def test_a_batch_holds_the_oldest_row_and_those_of_about_its_length_up_to_the_budget(make):
     """A row beyond the budget runs alone; so do rows that would be padded much."""
-    first, *others = batches_of(make(), Slow(), 10, 50, 11, 9, 52, 12, 8, 10, 500)
+    first, *others = await batches_of(make, 10, 50, 11, 9, 52, 12, 8, 10, 500)
     assert first == [8, 9, 10, 10, 11], "five rows of at most 12 tokens fit in 64"
     assert sorted(others) == [[12], [50], [52], [500]]
-    batcher = make(batch_tokens=1000, padding=4)
-    assert batches_of(batcher, Slow(), 10, 30, 12, 14, 33, 9, 60) == [[9, 10, 12], [30, 33], [14], [60]]
+    found = await batches_of(make, 10, 30, 12, 14, 33, 9, 60, batch_tokens=1000, padding=4)
+    assert found == [[9, 10, 12], [30, 33], [14], [60]]
 
 
 async def steps_to(work, encoder, most=3000):
@@ -196,66 +195,58 @@ def refused(batcher, encoder, lengths, client):
 @pytest.mark.parametrize("texts", [64, 2000])
 @in_a_loop
 async def test_clients_of_bulks_that_fill_the_queue_leave_room_for_another_ones_text(make, texts):
-    batcher, encoder = make(capacity=10_000), Slow()
-    first = await blocked(batcher, encoder)
-    # each asks for as much as it gets, the largest beyond the whole queue
-    turned_away = [refused(batcher, encoder, [20] * texts, f"bulk {n % 8}") for n in range(160)]
-    assert any(turned_away), "the queue is full for them"
-    assert not any(refused(batcher, encoder, [20] * 3, f"single {n}") for n in range(8))
-    assert not batcher.full
-    batcher.cancel(first)
-    encoder.gate.set()
+    async with held(make, capacity=10_000) as (batcher, encoder):
+        # each asks for as much as it gets, the largest beyond the whole queue
+        turned_away = [refused(batcher, encoder, [20] * texts, f"bulk {n % 8}") for n in range(160)]
+        assert any(turned_away), "the queue is full for them"
+        assert not any(refused(batcher, encoder, [20] * 3, f"single {n}") for n in range(8))
+        assert not batcher.full
 
 
 @in_a_loop
 async def test_a_client_gets_its_share_back(make):
-    batcher, encoder = make(capacity=1000), Slow()
-    first = await blocked(batcher, encoder)
-    taken = [batcher.submit(encoder, of_lengths(50, 50), client="one") for _ in range(5)]
-    with pytest.raises(ServiceError, match="500 tokens wait, 500 of them yours"):
-        batcher.submit(encoder, of_lengths(50, 50), client="one")
-    other = batcher.submit(encoder, of_lengths(50, 50), client="other")
-    batcher.cancel(taken.pop())
-    taken.append(batcher.submit(encoder, of_lengths(5, 5), client="one"))
-    encoder.gate.set()
-    await asyncio.gather(first.done, other.done, *(work.done for work in taken))
+    async with held(make, capacity=1000) as (batcher, encoder):
+        taken = [batcher.submit(encoder, of_lengths(50, 50), client="one") for _ in range(5)]
+        with pytest.raises(ServiceError, match="500 tokens wait, 500 of them yours"):
+            batcher.submit(encoder, of_lengths(50, 50), client="one")
+        other = batcher.submit(encoder, of_lengths(50, 50), client="other")
+        batcher.cancel(taken.pop())
+        taken.append(batcher.submit(encoder, of_lengths(5, 5), client="one"))
+    await asyncio.gather(other.done, *(work.done for work in taken))
     assert batcher.waiting == (0, 0) and not batcher._others.held, "no client is remembered"
 
 
 @in_a_loop
 async def test_a_client_whose_bulk_fills_the_queue_asks_for_single_texts_beside_it(make):
     """One key for ingestion and for queries is the usual case."""
-    batcher, encoder = make(capacity=262_144, patience=60), Slow()
-    first = await blocked(batcher, encoder)
-    bulks = [refused(batcher, encoder, [20] * 2048, "mine") for _ in range(8)]
-    assert bulks[0] is False and bulks[-1] is True
-    while not refused(batcher, encoder, [20] * 60, "mine"):
-        continue  # until its share is full
-    assert not any(refused(batcher, encoder, [20], "mine") for _ in range(200))
-    assert not any(refused(batcher, encoder, [20] * 10, "mine") for _ in range(20)), "and for a few"
-    for client in ("mine", "other"):
-        assert any(refused(batcher, encoder, [500], client) for _ in range(200)), "there is an end to it"
-    batcher.cancel(first)
-    encoder.gate.set()
+    async with held(make, capacity=262_144, patience=60) as (batcher, encoder):
+        bulks = [refused(batcher, encoder, [20] * 2048, "mine") for _ in range(8)]
+        assert bulks[0] is False and bulks[-1] is True
+        while not refused(batcher, encoder, [20] * 60, "mine"):
+            continue  # until its share is full
+        assert not any(refused(batcher, encoder, [20], "mine") for _ in range(200))
+        assert not any(refused(batcher, encoder, [20] * 10, "mine") for _ in range(20)), "and for a few"
+        for client in ("mine", "other"):
+            assert any(refused(batcher, encoder, [500], client) for _ in range(200)), "there is an end to it"
 
 
-def test_a_heavy_domain_fills_up_no_rows_of_light_ones(make):
+@in_a_loop
+async def test_a_heavy_domain_fills_up_no_rows_of_light_ones(make):
     light, heavy = SimpleNamespace(bytes_filled=300_000), SimpleNamespace(bytes_filled=2**30)
-    found = batches_of(make(batch_tokens=1000), Slow(), 2, 3, 4, 5, domains=(light, heavy, light, heavy))
+    found = await batches_of(make, 2, 3, 4, 5, domains=(light, heavy, light, heavy), batch_tokens=1000)
     assert found == [[2, 4], [3, 5]]
 
 
 @in_a_loop
 async def test_a_full_queue_refuses_and_says_when_to_come_back(make):
-    batcher, encoder = make(capacity=100), Slow()
-    works = [await blocked(batcher, encoder), batcher.submit(encoder, of_lengths(45, 45))]
-    with pytest.raises(ServiceError) as refused:
-        batcher.submit(encoder, of_lengths(6, 5))
-    assert refused.value.status_code == 429
-    assert int(refused.value.headers["Retry-After"]) >= 1
-    works.append(batcher.submit(encoder, of_lengths(5, 5)))  # what fits is taken
-    works.append(batcher.submit(encoder, of_lengths(50, 50), taken=True))  # and so is what goes on
-    encoder.gate.set()
+    async with held(make, capacity=100) as (batcher, encoder):
+        works = [batcher.submit(encoder, of_lengths(45, 45))]
+        with pytest.raises(ServiceError) as refused:
+            batcher.submit(encoder, of_lengths(6, 5))
+        assert refused.value.status_code == 429
+        assert int(refused.value.headers["Retry-After"]) >= 1
+        works.append(batcher.submit(encoder, of_lengths(5, 5)))  # what fits is taken
+        works.append(batcher.submit(encoder, of_lengths(50, 50), taken=True))  # and so is what goes on
     await asyncio.gather(*(work.done for work in works))
     work = batcher.submit(encoder, of_lengths(300))  # an empty queue takes any request
     await work.done
@@ -263,11 +254,9 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(make):
 
 @in_a_loop
 async def test_a_row_that_fails_does_not_fail_its_neighbours(make):
-    batcher, encoder = make(), Slow()
-    first = await blocked(batcher, encoder)
-    good, bad, other = (batcher.submit(encoder, tokens([start, 1, 1])) for start in (1, 666, 2))
-    encoder.gate.set()
-    await asyncio.gather(first.done, good.done, other.done)
+    async with held(make) as (batcher, encoder):
+        good, bad, other = (batcher.submit(encoder, tokens([start, 1, 1])) for start in (1, 666, 2))
+    await asyncio.gather(good.done, other.done)
     with pytest.raises(RuntimeError, match="this row fails"):
         await bad.done
     np.testing.assert_array_equal(good.vectors, [[3, 3]])
@@ -276,11 +265,10 @@ async def test_a_row_that_fails_does_not_fail_its_neighbours(make):
 
 @in_a_loop
 async def test_two_models_never_share_a_batch(make):
-    batcher, old, new = make(), Slow(), Slow()
+    new = Slow()
     new.gate.set()
-    works = [await blocked(batcher, old)]
-    works += [batcher.submit(encoder, of_lengths(5)) for encoder in (old, new, old, new)]
-    old.gate.set()
+    async with held(make) as (batcher, old):
+        works = [batcher.submit(encoder, of_lengths(5)) for encoder in (old, new, old, new)]
     await asyncio.gather(*(work.done for work in works))
     assert [len(batch) for batch in old.batches] == [1, 2]
     assert [len(batch) for batch in new.batches] == [2]

@@ -1,7 +1,5 @@
 """What clients do wrong with a connection, and what becomes of the others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

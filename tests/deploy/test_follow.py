@@ -1,7 +1,5 @@
 """A server that follows a stage of the registry: real git tags, files from DVC, requests all the while."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """nginx with deploy/nginx.conf before the server: what it drops, and what gets through."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal

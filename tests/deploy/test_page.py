@@ -1,7 +1,5 @@
 """The server's page, in a real browser: what it shows equals what the encoder computes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from contextlib import ExitStack
@@ -52,48 +50,31 @@ def browser():
         opened.close()
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """Serve a bundle or a bank once, and return its address."""
-    running = {}
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Serve a model and open its page; afterwards fail if it logged an error or asked another host for anything."""
+    wrong = []
     with ExitStack() as stack:
 
-        def of(model):
-            if model not in running:
-                log = tmp_path_factory.mktemp("log") / "server"
-                running[model] = stack.enter_context(serving(model, log=log)).url
-            return running[model]
+        def go(model, *, expected="", before=None):
+            site = stack.enter_context(serving(model, log=tmp_path / "server")).url
+            page = stack.enter_context(browser.new_context()).new_page()
+            page.set_default_timeout(10_000)
+            page.on("console", lambda said: said.type == "error" and note(said.text))
+            page.on("pageerror", lambda error: note(str(error)))
+            page.on("request", lambda asked: urlparse(asked.url).netloc == urlparse(site).netloc or note(asked.url))
 
-        yield of
+            def note(text):
+                if not (expected and re.search(expected, text)):
+                    wrong.append(text)
 
+            if before:
+                before(page)
+            page.goto(site)
+            page.locator("#facts").filter(has_text="dimensions").wait_for()
+            return page
 
-@pytest.fixture
-def visit(browser, address):
-    """Open the page of a model; afterwards fail if it logged an error or asked another host for anything."""
-    wrong, contexts = [], []
-
-    def go(model, *, expected="", before=None):
-        site = address(model)
-        contexts.append(browser.new_context())
-        page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
-        page.on("console", lambda said: said.type == "error" and note(said.text))
-        page.on("pageerror", lambda error: note(str(error)))
-        page.on("request", lambda asked: urlparse(asked.url).netloc == urlparse(site).netloc or note(asked.url))
-
-        def note(text):
-            if not (expected and re.search(expected, text)):
-                wrong.append(text)
-
-        if before:
-            before(page)
-        page.goto(site)
-        page.locator("#facts").filter(has_text="dimensions").wait_for()
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
+        yield go
     assert wrong == []
 
 
@@ -178,14 +159,13 @@ def test_a_server_with_keys_asks_for_one_and_the_page_forgets_it(visit, bank):
     assert key.input_value() == ""
 
 
-def test_text_is_never_taken_for_markup_and_the_policy_forbids_everything_from_elsewhere(visit, bundle, address):
+def test_text_is_never_taken_for_markup_and_the_policy_forbids_everything_from_elsewhere(visit, bundle):
     page, text = visit(bundle, expected="Content Security Policy"), "<img src=x onerror=alert(1)><b>cat</b>"
     compare(page, [text, "dog"])
     assert page.locator("#results img").count() == 0
     assert sorted(row[1] for row in ranking(page)) == [text, "dog"]
-    policy = page.request.get(address(bundle)).headers["content-security-policy"]
-    assert "default-src 'self'" in policy
-    assert "unsafe" not in policy
+    policy = page.request.get(page.url).headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "unsafe" not in policy
     blocked = """() => new Promise((done) => {
       document.addEventListener("securitypolicyviolation", (event) => done(event.effectiveDirective));
       document.head.append(Object.assign(document.createElement("script"), {textContent: "window.ran = 1"}));

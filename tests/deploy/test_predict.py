@@ -1,7 +1,5 @@
 """``POST /predict``: the classifier of a bundle, in the form of Text Embeddings Inference."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

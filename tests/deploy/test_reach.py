@@ -1,7 +1,5 @@
 """What services of today have: ranked texts, tokens, small vectors, a cache and spans."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,7 +1,5 @@
 """The server's answers: OpenAI's form, that of Text Embeddings Inference, and what it says of bad requests."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib
@@ -18,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
+from cse.artifact import sha256
 from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.runtime import domain_files
@@ -63,19 +62,16 @@ PAIR = {"source_sentence": "a", "sentences": ["a dog"]}
 LONG_PAIR = {"source_sentence": "a", "sentences": ["the cat sat on a mat"]}
 
 
-@pytest.mark.parametrize(
-    ("route", "body", "nulls"),
-    [
+def test_null_is_as_good_as_absent(server):
+    """LiteLLM, and OpenAI's client with None, send what was not set as null."""
+    for route, body, nulls in (
         ("/v1/embeddings", {"model": "small", "input": "a"}, ["encoding_format", "dimensions", "user", "more"]),
         ("/embed", {"inputs": "a"}, ["normalize", "truncate", "truncation_direction", "prompt_name", "dimensions"]),
         ("/", {"inputs": PAIR}, ["parameters", "model"]),
-    ],
-)
-def test_null_is_as_good_as_absent(server, route, body, nulls):
-    """LiteLLM, and OpenAI's client with None, send what was not set as null."""
-    answer = server.post(route, body | dict.fromkeys(nulls))
-    assert answer.status_code == 200, answer.text
-    assert answer.json() == server.post(route, body).json()
+    ):
+        answer = server.post(route, body | dict.fromkeys(nulls))
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == server.post(route, body).json()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,7 @@ def test_bad_requests_of_openai(server, body, status, message):
     assert error.keys() == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize("item", ["", {}, [""]], ids=str)
+@pytest.mark.parametrize("item", ["", {}], ids=str)
 def test_a_body_of_wrong_items_makes_one_error_and_a_large_one_none(server, item):
     for shape, body in (
         (EmbeddingRequest, {"model": "small", "input": [item] * 2000}),
@@ -151,8 +147,7 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server):
 
     with contextlib.suppress(httpx.WriteError):  # the server has hung up already
         answer = CLIENT.post(f"{server.url}/v1/embeddings", content=parts(), timeout=30)
-        assert answer.status_code == 413
-        assert "larger than" in answer.json()["error"]["message"]
+        assert answer.status_code == 413 and "larger than" in answer.json()["error"]["message"]
 
 
 def test_embed_and_similarity_of_tei(server, small_bundle, expected):
@@ -179,10 +174,8 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
         ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}, 400, "Empty"),
         ("/similarity", {"inputs": "a"}, 422, "Validation"),
         ("/", {"inputs": PAIR | {"source_sentence": None}}, 422, "Validation"),
-        ("/", ["a"], 422, "Validation"),
         ("/predict", {"inputs": [["a", "b"]]}, 422, "Validation"),
         ("/predict", {"inputs": "a dog"}, 424, "Backend"),
-        ("/rerank", {"query": "a"}, 422, "Validation"),
         ("/rerank", {"query": "a", "texts": []}, 400, "Empty"),
         ("/rerank", {"query": "a", "documents": [{"body": "a"}]}, 422, "Validation"),
         ("/rerank", {"query": "a", "texts": ["a"] * 2049}, 413, "Validation"),
@@ -361,10 +354,9 @@ def test_what_cannot_be_served_is_said_in_one_line(cse, small_bundle, server, tm
         assert said in cse("serve", *words.format(taken=server.address[1]).split()).refused()
 
 
-def test_info_and_metrics(server, small_bundle):
+def test_info_and_the_id_of_a_request(server, small_bundle):
     info = server.get("/info").json()
-    manifest = json.loads((small_bundle / "bundle.json").read_text())
-    assert info["model_sha"] == manifest["files"]["model.onnx"]
+    assert info["model_sha"] == sha256(small_bundle / "model.onnx")
     assert (info["dimension"], info["max_input_length"], info["max_client_batch_size"]) == (8, 6, 2048)
     for given, kept in (("abc-1", True), ("a b", False)):  # it stands in the log
         assert (server.get("/health", headers={"x-request-id": given}).headers["x-request-id"] == given) == kept
@@ -379,6 +371,5 @@ REFUSED = {
     "good --max-texts 0": "--max-texts",
     "good --threads 100000": "--threads",
     "good --drain nan": "--drain",
-    "good --timeout inf": "--timeout",
     "good --otel": "--otel: needs OpenTelemetry: pip install 'cse[otel]'",
 }

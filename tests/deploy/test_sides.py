@@ -1,7 +1,5 @@
 """A model with a query side behind the server: ids that name a role, TEI's prompt_name, and mixed batches."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

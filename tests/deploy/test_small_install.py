@@ -1,7 +1,5 @@
 """The small installation: `cse[serve,cpu]` in a new environment, from the wheel."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,11 +12,12 @@ import numpy as np
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.deploy.bundles import LINES, write_bundle
+from tests.runtime.conftest import write_bundle
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+LINES = ["the cat sat", "", "a dog on mat", "the cat sat"]
 LEFT_OUT = {"torch", "transformers", "ray", "prefect", "dvc", "datasets", "pyarrow", "onnxruntime-gpu", "scipy"}
 IMPORT_SECONDS = 0.5
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

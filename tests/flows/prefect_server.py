@@ -1,7 +1,5 @@
 """A real Prefect server, workers and command line on loopback, each with a home of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -59,19 +57,13 @@ class PrefectServer:
     """A server with SQLite below ``folder``."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}/api"
-        self.home = new_home(folder / "server-home")
-        self.process: subprocess.Popen[bytes] | None = None
-        self.workers: list[subprocess.Popen[bytes]] = []
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a client, a worker or a flow needs to find it."""
-        return {
+        self.folder, self.workers = folder, list[subprocess.Popen[bytes]]()
+        port = str(free_port())
+        self.url = f"http://127.0.0.1:{port}/api"
+        # what a client, a worker or a flow needs to find it
+        self.environment = {
             "PREFECT_API_URL": self.url,
-            "PREFECT_HOME": str(self.folder / "client-home"),
+            "PREFECT_HOME": str(folder / "client-home"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
@@ -79,16 +71,14 @@ class PrefectServer:
             "NO_COLOR": "1",
             "COLUMNS": "300",
         }
-
-    def start(self) -> None:
-        environment = os.environ | self.environment | {"PREFECT_HOME": str(self.home), "PREFECT_UI_API_URL": self.url}
+        home = {"PREFECT_HOME": str(new_home(folder / "server-home")), "PREFECT_UI_API_URL": self.url}
+        environment = os.environ | self.environment | home
         del environment["PREFECT_API_URL"]
-        with (self.folder / "server.log").open("ab") as log:
+        with (folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)],
+                [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port],
                 env=environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        wait_for(self.answers, 180, lambda: (self.folder / "server.log").read_text())
 
     def answers(self) -> bool:
         with contextlib.suppress(httpx.HTTPError):
@@ -109,10 +99,8 @@ class PrefectServer:
     def log(self) -> str:
         return (self.folder / "worker.log").read_text()
 
-    # ---- runs, as another client of its API would start them: the command line imports for ten seconds -----------
-
     def start_run(self, deployment: str, name: str, **parameters: Any) -> None:
-        """Start a run of a deployment, here ``flow/name``, under a name."""
+        """Start a run of ``flow/name`` by the API: the command line imports for ten seconds."""
         found = httpx.get(f"{self.url}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
         self.post(f"deployments/{found['id']}/create_flow_run", name=name, parameters=parameters)
 
@@ -120,8 +108,6 @@ class PrefectServer:
         """Start a run of a deployment and return it once it is over."""
         self.start_run(deployment, name, **parameters)
         return self.finished(name)
-
-    # ---- what the server knows ------------------------------------------------------------------------------------
 
     def post(self, path: str, **body: Any) -> Any:
         """Ask again, as Prefect's own client does, where the server is too busy (503)."""
@@ -133,12 +119,9 @@ class PrefectServer:
         found.raise_for_status()
         return found.json()
 
-    def flow_runs(self) -> list[dict[str, Any]]:
-        """Return all flow runs, the newest first."""
-        return self.post("flow_runs/filter", sort="EXPECTED_START_TIME_DESC")
-
     def flow_run(self, name: str) -> dict[str, Any]:
-        return next(run for run in self.flow_runs() if run["name"] == name)
+        (found,) = self.post("flow_runs/filter", flow_runs={"name": {"any_": [name]}})
+        return found
 
     def task_states(self, run: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return names and states of the tasks of a run, in order; waits until the server knows their ends."""
@@ -153,13 +136,9 @@ class PrefectServer:
     def messages(self, run: Mapping[str, Any]) -> list[str]:
         """Return the log lines of a run."""
         lines: list[str] = []
-        while True:
-            found = self.post(
-                "logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}}, sort="TIMESTAMP_ASC", offset=len(lines)
-            )
+        while found := self.post("logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}}, offset=len(lines)):
             lines += [line["message"] for line in found]
-            if not found:
-                return lines
+        return lines
 
     def finished(self, name: str, seconds: float = 240) -> dict[str, Any]:
         """Return a flow run once it is over."""
@@ -173,16 +152,13 @@ class PrefectServer:
 @contextmanager
 def prefect_server(folder: Path) -> Iterator[PrefectServer]:
     """Start a server; in the end stop it, its workers and whatever they left."""
-    folder.mkdir(parents=True, exist_ok=True)
     server = PrefectServer(folder)
-    server.start()
     try:
+        wait_for(server.answers, 180, (folder / "server.log").read_text)
         yield server
     finally:
-        for worker in server.workers:
-            end_group(worker)
-        if server.process is not None:
-            end_group(server.process)
+        for process in (*server.workers, server.process):
+            end_group(process)
         for process in processes_with("PREFECT_API_URL", server.url):
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -1,7 +1,5 @@
 """Small git and DVC repositories for tests of the flows."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The deployments of ``prefect.yaml`` on a real server with real workers: normal use and failures."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -47,21 +45,12 @@ def first_run(project, server) -> dict[str, Any]:
     return server.finished("first", 600)
 
 
-# ---- deploy and run -----------------------------------------------------------------------------------------------
-
-
-def test_what_is_deployed(project, server):
-    """No schedule runs by itself, one run waits for another, and none starts a command that outlives a cancel."""
-    deployments = server.post("deployments/filter")
-    schedules = [schedule for found in deployments for schedule in found["schedules"]]
+def test_no_schedule_runs_by_itself_and_one_run_alone_has_the_gpu(project, server):
+    """That a run waits for another, and that nothing outlives a cancel, is shown below."""
+    schedules = [schedule for found in server.post("deployments/filter") for schedule in found["schedules"]]
     assert len(schedules) == 2 and not any(schedule["active"] for schedule in schedules)
-    (waits,) = (found for found in deployments if found["global_concurrency_limit"])
-    assert waits["concurrency_options"]["collision_strategy"] == "ENQUEUE"
-    assert all("command" not in found["job_variables"] for found in deployments)
-    pools = {pool["name"]: pool for pool in server.post("work_pools/filter")}
-    assert [pools[name]["concurrency_limit"] for name in ("cse-gpu", "cse-local")] == [1, None]
-    for pool in pools.values():
-        assert pool["base_job_template"]["variables"]["properties"]["command"].get("default") is None
+    pools = {pool["name"]: pool["concurrency_limit"] for pool in server.post("work_pools/filter")}
+    assert (pools["cse-gpu"], pools["cse-local"]) == (1, None)
 
 
 def test_a_deployment_runs_the_pipeline(project, server, first_run, finished_tiny_clone):
@@ -90,12 +79,11 @@ def test_the_other_flows(project, server, first_run, tmp_path):
     assert len(open_table(str(tmp_path / "table"))) == 2
 
 
-# ---- cancelled, killed, away --------------------------------------------------------------------------------------
-
-
-def states_beside(project: Workspace, known: set[str]) -> list[Path]:
-    """Return the saved states of trainings that are not known."""
-    return [path for path in project.folder.glob(".cse/resume/*/state.pt") if path.parent.name not in known]
+def start_long(server, project: Workspace, name: str, **overrides: Any) -> list[Path]:
+    """Start a run whose training takes long; return its saved states as soon as there is one."""
+    known = {*project.folder.glob(".cse/resume/*/state.pt")}
+    server.start_run("train-cse/local", name, overrides={"train.save_seconds": 0.0, **overrides})
+    return wait_for(lambda: [*{*project.folder.glob(".cse/resume/*/state.pt")} - known], 120, server.log)
 
 
 def stage_processes(project: Workspace) -> list[psutil.Process]:
@@ -114,10 +102,7 @@ def words_of(process: psutil.Process) -> list[str]:
 def test_a_cancelled_run_leaves_no_process_and_no_result(project, server, first_run):
     """Meanwhile another worker is told that a second run has to wait."""
     lock = project.lock()
-    known = {path.name for path in project.folder.glob(".cse/resume/*")}
-    overrides = {"train.epochs": 3000, "train.save_seconds": 0.0, "train.seed": 101}  # it would take minutes
-    server.start_run("train-cse/local", "cancelled", overrides=overrides)
-    wait_for(lambda: states_beside(project, known), 120, server.log)
+    start_long(server, project, "cancelled", **{"train.epochs": 3000, "train.seed": 101})  # it would take minutes
     assert any("cse.stages.train" in words_of(process) for process in stage_processes(project))
     server.start_run("train-cse/local", "second")
     second = f"flow_runs/{server.flow_run('second')['id']}/set_state"
@@ -146,10 +131,8 @@ def automations(project, server, tmp_path):
 
 def test_a_lost_worker_and_the_undisturbed_score(project, server, first_run, automations, tmp_path_factory):
     """Everything on the worker's machine dies at once; when a worker is back, the same run goes on by itself."""
-    overrides = {"train.epochs": 40, "train.save_seconds": 0.0, "train.seed": 103}
-    known = {path.name for path in project.folder.glob(".cse/resume/*")}
-    server.start_run("train-cse/local", "killed", overrides=overrides)
-    saved = wait_for(lambda: states_beside(project, known), 120, server.log)
+    overrides = {"train.epochs": 40, "train.seed": 103}
+    saved = start_long(server, project, "killed", **overrides)
     victims = [*stage_processes(project), psutil.Process(server.workers[-1].pid)]
     for process in victims:
         process.kill()
@@ -165,19 +148,12 @@ def test_a_lost_worker_and_the_undisturbed_score(project, server, first_run, aut
 
     whole = project.copy(tmp_path_factory.mktemp("whole") / "clone")
     shutil.rmtree(whole.folder / ".dvc/cache/runs")  # nothing to restore from: it trains anew
-    whole.set(overrides)
+    whole.set(overrides | {"train.save_seconds": 0.0})
     output = whole.dvc("repro")
     assert "Running stage 'train'" in output
-    killed = project.run("git", "show", f"{experiment(project, 'killed')}:dvc.lock")
-    assert YAML(typ="safe").load(killed)["stages"] == whole.locked_stages(), "the same bytes in every output"
-
-
-def experiment(project: Workspace, name: str) -> str:
     refs = project.run("git", "for-each-ref", "--format=%(refname)", "refs/exps").split()
-    return next(ref for ref in refs if ref.endswith(f"/{name}"))
-
-
-# ---- a worker with an empty folder ----------------------------------------------------------------------------------
+    killed = project.run("git", "show", f"{next(ref for ref in refs if ref.endswith('/killed'))}:dvc.lock")
+    assert YAML(typ="safe").load(killed)["stages"] == whole.locked_stages(), "the same bytes in every output"
 
 
 def test_a_worker_clones_pulls_runs_and_pushes(project, server, first_run, tmp_path):

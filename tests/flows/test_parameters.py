@@ -1,15 +1,60 @@
-"""Prefect knows the presets; the settings classes check all else when the run begins, and a file stays as it is."""
+"""What a flow takes and hands to `cse`, what a form refuses, and what needs no server; runs: test_deployments.py."""
 
-from __future__ import annotations
-
+import pytest
+from click.testing import CliRunner
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
+from cse.cli.main import cli
 from cse.settings import load_settings
 from cse.settings.presets import preset_names
+from flows import command_flows
+from flows.command_flows import adapt_cse, evaluate_cse, export_cse, index_cse, tune_cse
+from flows.commands import flow_command
+from flows.models import models_command
 from flows.stages import as_options
 from flows.train_cse import settings_of_run, train_cse, write_settings
 from tests.parts import refusal
+
+
+@pytest.mark.parametrize(
+    ("flow", "given", "wanted"),
+    [
+        (
+            adapt_cse,
+            {"labels": "intents.csv", "budget": "45m", "shared_backbone": True, "overrides": {"train.epochs": 2}},
+            {"budget": 2700.0, "shared_backbone": True, "sources": (), "task": None, "overrides": ("train.epochs=2",)},
+        ),
+        (
+            tune_cse,
+            {"over": ["prompt.length=[8,16]"], "confirm": 2, "seeds": 3, "names": ["a"]},
+            {"over": ("prompt.length=[8,16]",), "confirm": 2, "seeds": 3, "names": ("a",), "promote": False},
+        ),
+    ],
+)
+def test_a_flow_gives_its_command_what_it_was_given(monkeypatch, flow, given, wanted):
+    def run_command(name, arguments, return_state):
+        understood.update(cli.get_command(None, name).make_context(name, arguments[1:]).params)
+        return Completed(message="done")
+
+    understood = {}
+    monkeypatch.setattr(command_flows, "run_command", run_command)
+    flow.fn(**given)
+    assert {name: understood[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("flow", "but"),
+    [(adapt_cse, {"params"}), (index_cse, {"verify"}), (evaluate_cse, {"params", "style"}),
+     (export_cse, {"params"}), (tune_cse, set())],
+)  # fmt: skip
+def test_a_flow_takes_what_its_command_takes(flow, but):
+    properties = parameter_schema(flow).model_dump()["properties"]
+    command = {parameter.name: parameter for parameter in cli.get_command(None, flow.name.removesuffix("-cse")).params}
+    assert properties.keys() == command.keys() - but
+    assert all(found.get("description") for found in properties.values())
 
 
 def test_the_form_takes_presets_and_settings_and_refuses_an_unknown_preset():
@@ -24,17 +69,9 @@ def test_checking_leaves_the_file_alone(tmp_path):
     text = "train:\n  epochs: 1 # once\n"
     params.write_text(text)
     settings, changed = settings_of_run(params, "promcse-kv-minilm", {"train.epochs": 3})
-    assert changed
-    assert settings.train.epochs == 3
-    assert settings.prompt.kind == "key_value"
+    assert (changed, settings.train.epochs, settings.prompt.kind) == (True, 3, "key_value")
     assert settings_of_run(params, None, {"train.epochs": 1})[1] is False, "as it is already"
-    assert params.read_text() == text
-    for preset, changes, says in (
-        ("promse-eh", {}, "promse-eh: no such preset; did you mean 'promcse-eh-"),
-        (None, {"train.epochs": -1}, "train.epochs"),
-        (None, {"train.epoch": 2}, "did you mean 'train.epochs'"),
-    ):
-        assert says in refusal(settings_of_run, params, preset, changes)
+    assert "did you mean 'train.epochs'" in refusal(settings_of_run, params, None, {"train.epoch": 2})
     assert params.read_text() == text
     assert write_settings(params, None, {"train.epochs": 3}) == {"train.epochs": (1, 3)}
     assert params.read_text() == "train:\n  epochs: 3 # once\n"
@@ -61,3 +98,14 @@ def test_overrides_on_a_command_line():
     assert as_options({"train.epochs": 2, "prompt.dropout": None, "evaluation.measures": ["sts", "cxc"]}) == [
         "--set", "train.epochs=2", "--set", "prompt.dropout=null", "--set", "evaluation.measures=[sts, cxc]",
     ]  # fmt: skip
+
+
+def test_what_is_not_there_is_one_line(repository, monkeypatch):
+    def refused(command, *arguments: str) -> str:
+        return refusal(CliRunner().invoke, command, arguments, catch_exceptions=False)
+
+    monkeypatch.chdir(repository)
+    assert "not up to date; run `dvc repro` first" in refused(models_command, "promote")
+    assert "no version registered yet" in refused(models_command, "show")
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        assert "http://127.0.0.1:9/api: the Prefect server does not answer" in refused(flow_command, "train")

@@ -1,7 +1,5 @@
 """How a stage's output is read: the state that Prefect shows, the reason for a failure, whether to retry."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,6 +9,7 @@ import pytest
 
 from flows.processes import CommandError, explain, run_dvc
 from flows.stages import EXECUTED, RESTORED, SKIPPED, outcome_in
+from tests.flows.repositories import write
 from tests.waiting import wait_for
 
 
@@ -39,18 +38,6 @@ def test_the_three_states_by_real_dvc(repository):
     assert (repository / "dvc.lock").read_text() == lock
 
 
-def failure(repository, command: str) -> tuple[str, bool]:
-    """Run a stage of this command under real DVC and return what the flow would say."""
-    (repository / "work.sh").write_text(command)
-    yaml = (repository / "dvc.yaml").read_text().replace("cp data/first.txt data/second.txt", "sh work.sh")
-    (repository / "dvc.yaml").write_text(yaml)
-    (repository / "data").mkdir(exist_ok=True)
-    (repository / "data/first.txt").write_text("text")
-    with pytest.raises(CommandError) as caught:
-        run_dvc(["repro", "--single-item", "second"], repository, lambda line: None)
-    return explain("second", caught.value.code, caught.value.last_lines)
-
-
 @pytest.mark.parametrize(
     ("command", "says", "later"),
     [
@@ -62,7 +49,13 @@ def failure(repository, command: str) -> tuple[str, bool]:
     ],
 )
 def test_why_and_whether_to_try_again(repository, command, says, later):
-    message, again = failure(repository, command)
+    write(repository / "work.sh", command)
+    yaml = (repository / "dvc.yaml").read_text().replace("cp data/first.txt data/second.txt", "sh work.sh")
+    write(repository / "dvc.yaml", yaml)
+    write(repository / "data/first.txt", "text")
+    with pytest.raises(CommandError) as caught:
+        run_dvc(["repro", "--single-item", "second"], repository, lambda line: None)
+    message, again = explain("second", caught.value.code, caught.value.last_lines)
     assert says in message
     assert again is later
     assert message.startswith("second: ")

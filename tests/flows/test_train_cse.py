@@ -1,7 +1,5 @@
 """The flow without a server: the pipeline of ``dvc.yaml`` and nothing else, quiet and private."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,53 +8,50 @@ import sys
 
 import pytest
 
-from tests.flows.runs import environment_of, run_script
-from tests.pipeline.workspace import STAGES
+from tests.flows.prefect_server import new_home, processes_with
+from tests.pipeline.workspace import STAGES, Workspace
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Runs the flow in a finished clone with two stages more: one that fails once, and one that fails for good. A whole run:
-# test_deployments.py.
-SCRIPT = """
-import json
-from pathlib import Path
-from flows.server import quiet_server
-from flows.train_cse import train_cse
-from tests.flows.runs import run
-
-file = Path("dvc.yaml")
-file.write_text(file.read_text().replace("\\nartifacts:", '''
+# Two stages behind those of the project, whose names come first in the alphabet: one fails once, one for good.
+MORE = """
   a-summary:
-    cmd: sh once.sh
+    cmd: test -f ../tried && exec cp data/bundle/bundle.json data/summary.json;
+      touch ../tried; echo 'error:' the hub is away; exit 75
     deps: [data/bundle]
     outs: [data/summary.json]
   a-copy:
     cmd: echo the reason; false
     deps: [data/summary.json]
     outs: [data/copy.json]
-
-artifacts:'''))
-Path("once.sh").write_text("test -f ../tried && exec cp data/bundle/bundle.json data/summary.json\\n"
-                           "touch ../tried; echo error: the hub is away; exit 75\\n")
-with quiet_server():
-    found = [run(train_cse, 8)]
 """
 
 
+def environment_of(workspace: Workspace) -> dict[str, str]:
+    return workspace.environment | {
+        "PREFECT_HOME": str(new_home(workspace.folder.parent / "prefect")),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "DO_NOT_TRACK": "1",
+    }
+
+
 def test_each_stage_is_a_task_which_is_tried_again_or_ends_the_flow(finished_tiny_clone, tmp_path):
-    """The names of the new ones come first in the alphabet, their place in the graph last."""
+    """A whole run: test_deployments.py."""
     workspace = finished_tiny_clone.copy(tmp_path / "clone")
-    log, (found,) = run_script(workspace, SCRIPT)
-    assert (found["flow"], found["state"]) == ("train-cse", "FAILED")
-    new = [["a-summary", "Executed"], ["a-copy", "Failed"]]
-    assert found["tasks"] == [*([stage, "Skipped"] for stage in STAGES), *new]
+    workspace.environment |= environment_of(workspace)
+    file = workspace.folder / "dvc.yaml"
+    file.write_text(file.read_text().replace("\nartifacts:", f"{MORE}\nartifacts:"))
+    log = workspace.run("cse", "flow", "train", fails=True)
+    wait_for(lambda: not processes_with("PREFECT_HOME", workspace.environment["PREFECT_HOME"]), 20)
+    ended = re.findall(r"Task run '([\w-]+)' - Finished in state (\w+)", log)
+    assert ended == [*((stage, "Skipped") for stage in STAGES), ("a-summary", "Executed"), ("a-copy", "Failed")], log
     assert "Stage 'train' didn't change, skipping" in log and "Running stage 'train'" not in log
     assert log.count("error: the hub is away") == 1, "exit code 75; the second attempt finds it"
     assert "Retry 1/2 will start 10 second(s) from now" in log
-    assert found["message"].startswith("a-copy: stopped by an unexpected error")
-    assert "the reason" in found["message"]
-    assert "`dvc repro a-copy`" in found["message"], "what a person should do"
+    (last,) = (line for line in log.splitlines() if line.startswith("error: a-copy: stopped by an unexpected error"))
+    assert "the reason" in last and "`dvc repro a-copy`" in last, "what a person should do"
 
 
 # Every Python process of the run writes down whom it calls.

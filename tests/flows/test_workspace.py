@@ -1,6 +1,4 @@
-"""Where a run works: a lock on the tree, a clone that shares everything and changes nothing."""
-
-from __future__ import annotations
+"""Where a run works: DVC's graph, a lock on the tree, a clone that shares everything, and a worker's fresh clone."""
 
 import json
 import subprocess
@@ -11,81 +9,108 @@ import time
 import pytest
 
 from cse.errors import CseError
-from flows.repository import git, uncommitted
-from flows.workspace import in_place, keep_as_experiment, snapshot, throwaway_clone
-from tests.flows.repositories import commit, copy, dvc, keep_apart, write
+from cse.settings import load_settings
+from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
+from flows.workspace import in_place, keep_as_experiment, keep_remotes, snapshot, throwaway_clone
+from tests.flows.repositories import commit, dvc, write
+from tests.parts import refusal
 
 
-@pytest.fixture(scope="module")
-def results(first_commit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("results")
-    with pytest.MonkeyPatch.context() as patch:
-        keep_apart(patch, folder)
-        root = copy(first_commit, folder / "project")
-        dvc(root, "repro")
-        commit(root, "results")
-    return root
+def test_a_stage_that_is_added_appears_from_anywhere(repository, monkeypatch, tmp_path):
+    third = "  a-third:\n    cmd: cp data/second.txt third.txt\n    deps: [data/second.txt]\n    outs: [third.txt]\n"
+    write(repository / "dvc.yaml", (repository / "dvc.yaml").read_text() + third)
+    monkeypatch.chdir(tmp_path)
+    assert stages_in_order(repository) == ["first", "second", "a-third"]
 
 
-@pytest.fixture
-def finished(results, tmp_path, monkeypatch):
-    keep_apart(monkeypatch, tmp_path)
-    return copy(results, tmp_path / "project")
+def test_what_is_no_pipeline_is_one_line(repository, tmp_path):
+    write(repository / "dvc.yaml", "stages:\n  broken: [\n")
+    assert "dvc.yaml: " in refusal(stages_in_order, repository)
+    (tmp_path / ".dvc").mkdir()
+    assert "not a git repository with a commit" in refusal(find_root, tmp_path)
 
 
-def test_a_clone_has_what_is_not_committed_yet(finished):
-    write(finished / "params.yaml", "train:\n  epochs: 7\n")
-    git(finished, "rm", "--quiet", "data/metrics/.gitkeep")
-    write(finished / "untracked.txt", "stays here\n")
-    before = git(finished, "status", "--short")
-    with throwaway_clone(finished, "a-run") as place:
+def test_both_sides_of_a_merge(repository):
+    """A real conflict, made by git."""
+    git(repository, "branch", "theirs")
+    for branch in ("main", "theirs"):
+        git(repository, "switch", "--quiet", branch)
+        write(repository / "dvc.lock", f"a: {branch}\n")
+        commit(repository, branch)
+    with pytest.raises(CseError, match="git merge"):
+        git(repository, "merge", "main")
+    with pytest.raises(CseError, match=r"dvc\.lock:1: unresolved merge conflict"):
+        check_no_conflict(repository)
+    git(repository, "checkout", "--quiet", "--theirs", "dvc.lock")
+    check_no_conflict(repository)
+
+
+def test_paths_that_a_copy_would_not_have(repository, tmp_path):
+    write(repository / "mine/rows.csv", "text\na\n")
+    write(repository / "tracked/pairs.csv", "sentence1,sentence2,score\na,b,1\n")
+    write(tmp_path / "outside/pairs.csv", "sentence1,sentence2,score\na,b,1\n")
+    git(repository, "add", "tracked")
+    write(
+        repository / "params.yaml",
+        "data: {source: files, train_path: mine/rows.csv, dev_path: tracked, evaluation_path: ../outside,\n"
+        "  more: [{name: a, path: mine/rows.csv, view: triplets}, {name: b, path: tracked, view: triplets}]}\n",
+    )
+    found = paths_left_behind(load_settings(repository / "params.yaml"), repository)
+    assert [one["path"] for one in found.pop("data.more")] == [str(repository / "mine/rows.csv"), "tracked"]
+    assert found == {
+        "data.train_path": str(repository / "mine/rows.csv"),
+        "data.evaluation_path": str(tmp_path / "outside"),
+    }
+
+
+def test_a_clone_has_what_is_not_committed_yet(repository):
+    write(repository / "params.yaml", "train:\n  epochs: 7\n")
+    git(repository, "rm", "--quiet", "data/metrics/.gitkeep")
+    write(repository / "untracked.txt", "stays here\n")
+    before = git(repository, "status", "--short")
+    with throwaway_clone(repository, "a-run") as place:
         assert not place.in_place
-        assert place.folder != finished
         assert (place.folder / "params.yaml").read_text() == "train:\n  epochs: 7\n"
-        assert not (place.folder / "data/metrics/.gitkeep").exists()
         assert not (place.folder / "untracked.txt").exists()
         assert uncommitted(place.folder) == ["data/metrics/.gitkeep", "params.yaml"]
-        assert git(place.folder, "rev-parse", "HEAD") == git(finished, "rev-parse", "HEAD")
+        assert git(place.folder, "rev-parse", "HEAD") == git(repository, "rev-parse", "HEAD")
     assert not place.folder.exists()
-    assert git(finished, "status", "--short") == before
-    assert git(finished, "stash", "list") == ""
+    assert (git(repository, "status", "--short"), git(repository, "stash", "list")) == (before, "")
+    for name in ("a/b", ".."):
+        with pytest.raises(CseError, match="its name must be valid for a folder"), throwaway_clone(repository, name):
+            pass
+    assert git(repository, "status", "--short") == before
 
 
-@pytest.mark.parametrize("name", ["a/b", ".."])
-def test_a_run_whose_name_is_no_folders_is_refused(finished, name):
-    before = sorted(path for path in finished.rglob("*") if ".git/" not in str(path))
-    with pytest.raises(CseError, match="its name must be valid for a folder"), throwaway_clone(finished, name):
-        pass
-    assert sorted(path for path in finished.rglob("*") if ".git/" not in str(path)) == before
-
-
-def test_only_clones_of_killed_runs_are_removed(finished):
+def test_only_clones_of_killed_runs_are_removed(repository):
     """What a killed run left goes with the next one; a clone that somebody works in stays."""
-    clones = finished / ".dvc/tmp/cse-runs"
+    clones = repository / ".dvc/tmp/cse-runs"
     (clones / "killed").mkdir(parents=True)
     (clones / "killed.lock").touch()  # the kernel holds none for the dead
-    with throwaway_clone(finished, "first") as first:
+    with throwaway_clone(repository, "first") as first:
         assert sorted(path.name for path in clones.iterdir()) == ["first", "first.lock"]
-        with throwaway_clone(finished, "second"):
+        with throwaway_clone(repository, "second"):
             assert (first.folder / "dvc.yaml").is_file()
-        with pytest.raises(CseError, match="is already working in a clone"), throwaway_clone(finished, "first"):
+        with pytest.raises(CseError, match="is already working in a clone"), throwaway_clone(repository, "first"):
             pass
         assert (first.folder / "dvc.yaml").is_file()
     assert not list(clones.iterdir())
 
 
-def test_what_a_clone_made_becomes_an_experiment(finished):
-    lock = (finished / "dvc.lock").read_text()
-    with throwaway_clone(finished, "a-run") as place:
+def test_what_a_clone_made_becomes_an_experiment(repository):
+    dvc(repository, "repro")
+    commit(repository, "results")
+    lock = (repository / "dvc.lock").read_text()
+    with throwaway_clone(repository, "a-run") as place:
         write(place.folder / "source.txt", "another text\n")
         dvc(place.folder, "repro")
         revision = keep_as_experiment(place, "another")
-    assert (finished / "dvc.lock").read_text() == lock
-    assert git(finished, "show", f"{revision}:source.txt") == "another text"
-    assert git(finished, "show", f"{revision}:dvc.lock") + "\n" != lock
-    assert git(finished, "rev-parse", f"{revision}^") == git(finished, "rev-parse", "HEAD")
-    dvc(finished, "exp", "apply", "another")
-    assert (finished / "data/second.txt").read_text() == "another text\n"
+    assert (repository / "dvc.lock").read_text() == lock
+    assert git(repository, "show", f"{revision}:source.txt") == "another text"
+    assert git(repository, "show", f"{revision}:dvc.lock") + "\n" != lock
+    assert git(repository, "rev-parse", f"{revision}^") == git(repository, "rev-parse", "HEAD")
+    dvc(repository, "exp", "apply", "another")
+    assert (repository / "data/second.txt").read_text() == "another text\n"
 
 
 def test_a_snapshot_is_the_tree_as_it_is(repository):
@@ -129,3 +154,27 @@ def test_a_second_run_in_the_tree_waits_and_a_dead_one_holds_nothing(repository)
     assert said == [
         f"another run is working in {repository}: waiting for it to finish; cancel this run to stop waiting"
     ]
+
+
+def test_the_folder_beside_the_project_stays_the_remote_and_a_shared_one_as_it_is(repository, tmp_path):
+    def remote() -> str:
+        return dvc(clone, "remote", "list").replace("\n", "")  # DVC breaks long lines
+
+    clone = tmp_path / "far/away/clone"
+    clone.parent.mkdir(parents=True)
+    git(repository, "clone", "--quiet", "--depth", "1", repository.as_uri(), str(clone))
+    assert str(tmp_path / "far/away/remote") in remote(), "without the step: beside the clone"
+    told = refusal(keep_remotes, str(clone), "/nowhere/project")
+    assert "'local' is a folder on the machine you deployed from; add one" in told
+    assert keep_remotes(str(clone), str(repository)) == {"directory": str(clone)}
+    assert str(tmp_path / "remote") in remote() and "far/away" not in remote()
+    assert git(clone, "status", "--short") == ""
+    write(repository / ".dvc/config.local", f"['remote \"local\"']\n    url = {tmp_path}/mine\n")
+    keep_remotes(str(clone), str(repository))
+    assert str(tmp_path / "mine") in remote(), "a remote of one's own counts too"
+    write(repository / ".dvc/config", "[core]\n    remote = s\n['remote \"s\"']\n    url = s3://bucket/path\n")
+    commit(repository, "shared")
+    git(clone, "pull", "--quiet")
+    (clone / ".dvc/config.local").unlink()
+    keep_remotes(str(clone), "/nowhere")
+    assert "s3://bucket/path" in remote()

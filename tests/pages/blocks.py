@@ -10,16 +10,13 @@ A mark is an HTML comment between a block and the text above it:
     <!-- run by TEST -->                    a test of its own runs it and looks at what comes out
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
@@ -93,14 +90,6 @@ def blocks_of(text: str) -> Iterator[Block]:
                 block.mark(comment)
             yield block
         comments = [*comments, *_COMMENT.findall(token.content)] if token.type == "html_block" else []
-
-
-def check_collected(found: Mapping[Path, int]) -> None:
-    """Refuse a run that has collected fewer or more blocks of a page than there are."""
-    for page, number in found.items():
-        if number != (wanted := len(list(blocks_of(page.read_text("utf-8"))))):
-            name = page.relative_to(ROOT).as_posix()
-            raise pytest.UsageError(f"{name}: {number} of {wanted} code blocks were collected")
 
 
 def printed(code: str, folder: Path) -> str:

@@ -1,7 +1,5 @@
 """The files of a user that the pages name, from the sentences of source ``sample``: small, and made here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path

@@ -1,15 +1,9 @@
 """The pages as tests: pytest collects each code block of README.md, docs/ and deploy/README.md (tests/pages)."""
 
-from __future__ import annotations
-
-from collections import Counter
-from pathlib import Path
-
 import pytest
 from sybil.integration.pytest import SybilItem
 
 from tests.conftest import graphs, shared_folder  # noqa: F401 - pages lie outside tests/
-from tests.pages.blocks import PAGES, check_collected
 from tests.pages.running import pages
 from tests.pipeline.finished import make_for_pages, make_once
 
@@ -17,20 +11,16 @@ pytest_collect_file = pages.pytest()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    """Mark pages as slow: a block takes seconds to minutes; and see that no block is missing.
+def pytest_collection_modifyitems(items):
+    """Mark pages as slow: a block takes seconds to minutes.
 
     Blocks that are not run are skipped here, so that nobody makes a clone for a page that runs none.
     """
-    blocks = [item for item in items if isinstance(item, SybilItem)]
-    for item in blocks:
+    for item in (item for item in items if isinstance(item, SybilItem)):
         item.add_marker(pytest.mark.slow)
         block = item.example.parsed
         if block.reason or block.run_by:
             item.add_marker(pytest.mark.skip(reason=block.reason or f"run by {block.run_by}"))
-    found = Counter(item.path for item in blocks)
-    asked = [Path(argument).absolute() for argument in config.args]
-    check_collected({page: found[page] for page in PAGES if any(page.is_relative_to(path) for path in asked)})
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Run the blocks of a page in a copy of a finished clone, as a reader would who copies them into a shell."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import re
 import shlex
@@ -9,7 +8,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import httpx
 from ruamel.yaml import YAML
 from sybil import Document, Example, Region, Sybil
 
-from tests.flows.prefect_server import free_port, new_home, share_database
+from tests.flows.prefect_server import end_group, free_port, new_home, share_database
 from tests.pages.blocks import PAGES, Block, blocks_of
 from tests.pipeline.finished import of_pages
 from tests.pipeline.workspace import ROOT, Workspace
@@ -26,24 +24,13 @@ from tests.waiting import wait_for
 SHELL = ("sh", "bash")
 
 
-@dataclass(frozen=True)
-class Server:
-    """A command that stays: it goes on in the background until the page ends or it is started anew.
-
-    Attributes:
-        port: that the pages name; a free one takes its place. None: it listens on none.
-        route: that answers as soon as it is ready.
-    """
-
-    port: int | None = None
-    route: str = "/"
-
-
+# Commands that stay: they go on in the background until the page ends or they are started anew. The port that the pages
+# name, of which a free one takes the place (None: it listens on none), and the route that answers once it is ready.
 SERVERS = {
-    "cse serve ": Server(8080, "/ready"),
-    "prefect server start": Server(4200, "/api/health"),
-    "prefect worker start": Server(),
-    "tensorboard ": Server(6006),
+    "cse serve ": (8080, "/ready"),
+    "prefect server start": (4200, "/api/health"),
+    "prefect worker start": (None, ""),
+    "tensorboard ": (6006, "/"),
 }
 
 
@@ -52,7 +39,7 @@ class Page:
 
     def __init__(self, finished: Workspace, folder: Path) -> None:
         self.finished, self.folder = finished, folder
-        self.ports = {server.port: free_port() for server in SERVERS.values() if server.port}
+        self.ports = {port: free_port() for port, _ in SERVERS.values() if port}
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
         self.python: list[str] = []
         self.clones = 0
@@ -116,8 +103,8 @@ class Page:
     def serve(self, name: str, command: str) -> None:
         """Start a server on a free port and wait until it answers; one of its name that runs is stopped."""
         self.stop(name)
-        server, log = SERVERS[name], self.folder / f"{name.split()[0]}.log"
-        port = self.ports[server.port] if server.port else None
+        (named, route), log = SERVERS[name], self.folder / f"{name.split()[0]}.log"
+        port = self.ports.get(named)
         command = re.sub(r"\s+#.*", "", command) + (f" --port {port}" if port else "")
         state = self.folder / "variables"
         script = self.on_free_ports(f"test -f {state} && . {state}\nexec env {command}")
@@ -130,7 +117,7 @@ class Page:
         def answers() -> bool:
             assert started.poll() is None, f"{command}\nended:\n{log.read_text()}"
             try:
-                return httpx.get(f"http://127.0.0.1:{port}{server.route}", timeout=5).is_success
+                return httpx.get(f"http://127.0.0.1:{port}{route}", timeout=5).is_success
             except httpx.HTTPError:
                 return False
 
@@ -141,11 +128,9 @@ class Page:
         """Stop a server with all that it started."""
         if started := self.servers.pop(name, None):
             os.killpg(started.pid, signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 started.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(started.pid, signal.SIGKILL)
-                started.wait()
+            end_group(started)
 
     def close(self) -> None:
         """Stop every server, the last first, and remove the copies."""
@@ -159,20 +144,19 @@ class Page:
 
     def set_params(self, text: str) -> None:
         """Write a block of YAML into ``params.yaml``."""
+
+        def merge(tree: dict, changes: dict) -> None:
+            for key, value in changes.items():
+                if isinstance(value, dict) and tree.get(key):
+                    merge(tree[key], value)
+                else:
+                    tree[key] = value
+
         yaml, file = YAML(), self.clone.folder / "params.yaml"
         tree = yaml.load(file)
         merge(tree, YAML(typ="safe", pure=True).load(text))
         yaml.dump(tree, file)
         self.clone.run(self.clone.python, "-m", "cse.settings.document")
-
-
-def merge(tree: dict, changes: dict) -> None:
-    """Put values into a tree of settings, group by group."""
-    for key, value in changes.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict) and tree[key]:
-            merge(tree[key], value)
-        else:
-            tree[key] = value
 
 
 def parse(document: Document) -> Iterator[Region]:

@@ -1,7 +1,5 @@
 """Finished clones, one of each kind for all processes of a test run; tests copy them before they change anything."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

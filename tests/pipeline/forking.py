@@ -3,10 +3,9 @@
 ``launchers()`` makes an environment whose ``cse``, ``dvc`` and ``python`` are launchers: put its folder ``bin`` first
 in ``PATH``. The project, code (``-c``) that uses it, DVC and Ray's workers are forked. A launcher connects to the
 server of its variables, which it starts if there is none, and hands over its folder, arguments, variables and standard
-streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes
-the launcher's; signals go from the launcher to the child, and a launcher that is killed takes the child with it. What
-differs from a real start is what is imported already, nothing of the project, of Ray or of Prefect, that cycles are
-collected less often, and that a graph which a test run has traced is not traced again (``tests/export/memo.py``).
+streams. The command's exit code or signal becomes the launcher's; signals go to the command, and a launcher that is
+killed takes it with it. What differs from a real start: what is imported already (nothing of the project, of Ray or of
+Prefect), rarer collections of cycles, and graphs that a test run has traced (``tests/export/memo.py``).
 
 Whatever else ``python`` is asked for starts for real, such as Prefect's workers. Both name the launcher as their Python
 (an environment is where its Python is called from), so that the stages that they run are forked too.
@@ -101,9 +100,8 @@ def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> Non
     """Run a command in a child of the server, or start the real one if it is none of the project's."""
     real = f"{bin_folder}/{name}"
     if name == "python" and not OWN.match(" ".join(arguments)):
-        plain = "/ray/dashboard/" in " ".join(
-            arguments
-        )  # it starts its modules by its own Python, and not by a launcher
+        # Ray's dashboard starts its modules by its own Python, and not by a launcher
+        plain = "/ray/dashboard/" in " ".join(arguments)
         os.execv(real, [real if plain else f"{folder}/bin/python", *arguments])
     request = {
         "folder": str(Path.cwd()), "environment": dict(os.environ),

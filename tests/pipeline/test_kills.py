@@ -1,7 +1,5 @@
 """Each long command, ended by SIGKILL before any of the changes that it makes to files: run again, the same bytes."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 A tiny random backbone stands in for the real one, so that a whole run takes seconds; test_default.py has the default.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -106,7 +104,12 @@ def test_a_readme_runs_nothing_and_changed_code_and_text_their_stages(copy):
     assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
 
 
-def test_metrics_and_plots(copy, tmp_path):
+def test_an_experiment_has_metrics_and_plots_and_leaves_settings_that_can_be_edited(copy, tmp_path):
+    """Its settings in `dvc exp show`, and one that the file lacks: docs/pipeline.md."""
+    before = copy.locked_stages()
+    output = copy.dvc("exp", "run", "--name", "hot", "-S", "train.learning_rate=0.5", "-S", "+augment.repeat_words=0.2")
+    assert ran(output) == [TRAIN, EVALUATE, EXPORT]
+    assert copy.locked_stages()[TRAIN]["outs"] != before[TRAIN]["outs"]
     metrics = json.loads(copy.dvc("metrics", "show", "--json"))[""]["data"]
     train, scores = (metrics[f"data/metrics/{name}.json"]["data"] for name in ("train", "evaluation"))
     assert isinstance(train["dev_spearman"], float) and scores.keys() == {"trained", "backbone"}
@@ -114,20 +117,9 @@ def test_metrics_and_plots(copy, tmp_path):
     html = (tmp_path / "html/index.html").read_text(encoding="utf-8")
     specs = [json.loads(text) for text in re.findall(r"var spec = (\{.*\});", html)]
     assert len(specs) == 4 and all(spec["data"]["values"] for spec in specs) and "<DVC_METRIC" not in html
-
-
-def test_an_experiment_leaves_metrics(copy):
-    before = copy.locked_stages()
-    output = copy.dvc("exp", "run", "--name", "hot", "-S", "train.learning_rate=0.5", "-S", "+augment.repeat_words=0.2")
-    assert ran(output) == [TRAIN, EVALUATE, EXPORT]
-    assert copy.locked_stages()[TRAIN]["outs"] != before[TRAIN]["outs"]
-    shown = json.loads(copy.dvc("exp", "show", "--json"))
-    (found,) = (found for entry in shown for found in entry["experiments"] or [])
-    params = found["revs"][0]["data"]["params"]["params.yaml"]["data"]
-    assert (params["train"]["learning_rate"], params["augment"]) == (0.5, {"repeat_words": 0.2})
     file = copy.folder / "params.yaml"
     assert load_settings(file).augment.repeat_words == 0.2
-    apply_preset("simcse-unsup-bert-base", file, keep_data=True)  # DVC's layout can be edited
+    apply_preset("simcse-unsup-bert-base", file, keep_data=True)
     write_values(file, {"post.dimension": 5, "data.columns": None})
     assert load_settings(file).post.dimension == 5
 
@@ -141,15 +133,8 @@ def kill_when(workspace: Workspace, there: Callable[[], object]) -> None:
     wait_for(lambda: there() or process.poll() is not None, 200, every=0.001)
     end_group(process)
     assert process.returncode == -signal.SIGKILL, "it was over before the kill"
-    wait_for(lambda: not lives(process.pid), 30)
-
-
-def lives(group: int) -> bool:
-    """Whether a process of a group is in the process table; a dead one may be there still."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, 0)
-        return True
-    return False
+    with contextlib.suppress(ProcessLookupError):  # until none of the group is in the process table
+        wait_for(lambda: os.killpg(process.pid, 0), 30)
 
 
 def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):

@@ -1,7 +1,5 @@
 """Records of fake encoders: real measures on made-up data, in a moment."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Systems against their bare backbone, from records on disk: seeds together, own tasks first, STS as a whole."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 from cse.data.tasks.kinds import Triplets
-from cse.evaluation.comparison import compared_rows
 from cse.evaluation.suite import evaluate_suite
 from cse.report.comparisons import comparisons
 from cse.report.page import as_html, make_report
@@ -101,12 +98,6 @@ def test_as_many_items_that_are_others_are_refused(own, tmp_path, change):
     shutil.copytree(own / "prompts-2", tmp_path / "prompts-2")
     told = refusal(comparisons, group(find_records([tmp_path])))
     assert "mine: seeds of one model were measured on different items" in told
-
-
-def test_one_training_says_so(own):
-    ((_, _, results),) = comparisons(group(find_records([own / "backbone", own / "prompts-1"])))
-    assert results[0].sentence().endswith("31 items; holds for this one training only")
-    assert compared_rows(results)[1][2].endswith(", this one training only")
 
 
 def test_a_backbone_behind_other_task_texts_is_no_baseline(own):

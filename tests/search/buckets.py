@@ -1,7 +1,5 @@
 """An S3 server on loopback."""
 
-from __future__ import annotations
-
 import boto3
 import pytest
 import s3fs

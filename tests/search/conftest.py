@@ -1,7 +1,5 @@
 """The command, a tiny bundle and a bucket, for all tests of `cse index` and `cse search`."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.conftest import cse  # noqa: F401 - a fixture

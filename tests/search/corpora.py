@@ -1,7 +1,5 @@
 """Corpora, and what a table holds of them, for the tests of `cse index`."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -22,12 +20,8 @@ def rows_of(folder: Path | str) -> pa.Table:
     """The rows of a table as the last run left them, sorted by id and passage."""
     import lancedb
 
-    return (
-        lancedb.connect(str(folder))
-        .open_table("index")
-        .to_arrow()
-        .sort_by([("id", "ascending"), ("passage", "ascending")])
-    )
+    rows = lancedb.connect(str(folder)).open_table("index").to_arrow()
+    return rows.sort_by([("id", "ascending"), ("passage", "ascending")])
 
 
 def is_approximate(folder: Path | str) -> bool:

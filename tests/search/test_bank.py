@@ -1,7 +1,5 @@
 """`cse index` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +11,6 @@ from cse.errors import CseError, Interrupted
 from cse.export.bundle import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search import index as module
 from cse.search.model import open_encoder
@@ -79,17 +76,6 @@ def expected(bank, domain, texts=TEXTS):
     return OnnxEncoder(bank, provider="cpu", threads=1).encode(texts, domain=domain)
 
 
-def identities(bank):
-    return {name: domain.identity() for name, domain in Bank(bank).domains().usable.items()}
-
-
-def facts(folder):
-    """What the table says of the model."""
-    import lancedb
-
-    return json.loads(lancedb.connect(str(folder)).open_table("index").schema.metadata[b"cse"])["model"]
-
-
 def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank):
     names = [*NAMES[:-1], "auto"]
     path = write_named(tmp_path / "a.parquet", names)
@@ -100,8 +86,6 @@ def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank):
     assert len(set(names[:10])) == len(KINDS), "a shard mixes all domains"
     np.testing.assert_allclose(vectors, expected(bank, names), atol=1e-5)
     assert np.abs(vectors - expected(bank, [*names[1:], "plain"])).max() > 0.01
-    assert facts(tmp_path / "vectors")["domain"] is None
-    assert facts(tmp_path / "vectors")["domains"] == identities(bank)
 
 
 @pytest.mark.parametrize("how", ["auto", "column"])
@@ -161,18 +145,11 @@ def test_a_run_keeps_the_domains_that_it_started_with(run, table, tmp_path, bank
     assert np.abs(before[10:] - expected(bank, NAMES)[10:]).max() > 0.01
 
 
-def test_a_row_of_no_domain_is_named_before_a_model_is_opened(run, tmp_path, bank, monkeypatch):
-    monkeypatch.setattr(module, "Maker", None)
-    path = write_named(tmp_path / "a.csv", [*NAMES[:14], "biling", *NAMES[15:]])
-    said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
-    assert "a.csv:16: " in said and "no domain 'biling'; did you mean 'billing'?; it has billing, outage" in said
-    assert not (tmp_path / "vectors/index.lance").exists()
-
-
 def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path, bank, bundle, monkeypatch):
     monkeypatch.setattr(module, "Maker", None)
-    column = ("--domain-column", "queue")
-    for given, wanted in (
+    column, wrong = ("--domain-column", "queue"), write_named(tmp_path / "a.csv", [*NAMES[:14], "biling", *NAMES[15:]])
+    for given, *wanted in (
+        ((wrong, bank, *column), "a.csv:16: ", "no domain 'biling'; did you mean 'billing'?; it has billing, outage"),
         ((corpus, bank, *column), f"--domain-column queue: {corpus} has no columns; use a .csv"),
         ((table, bundle, *column), f"--domain-column queue: {bundle} is a bundle of one model; rows can choose"),
         ((table, f"{bank}:plain", *column), f"{bank}:plain is one domain for all rows; give --model {bank} instead"),
@@ -180,7 +157,8 @@ def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path
         ((corpus, bank), f"{bank}: a bank; name one of its domains, for instance {bank}:billing, or let each row"),
         ((corpus, f"{bank}:biling"), "no domain 'biling'; did you mean 'billing'?"),
     ):
-        assert wanted in run(given[0], tmp_path / "vectors", *given[1:]).refused(), given
+        said = run(given[0], tmp_path / "vectors", *given[1:]).refused()
+        assert all(part in said for part in wanted), given
     for name in TYPICAL:
         remove_domain(bank, name)
     assert "domain auto needs domains that" in run(corpus, tmp_path / "vectors", f"{bank}:auto").refused()

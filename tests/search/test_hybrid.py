@@ -1,7 +1,5 @@
 """Words and vectors together, against plain Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

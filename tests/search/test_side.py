@@ -1,7 +1,5 @@
 """An index belongs to the document side: a query side may change, come and go without touching it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -11,13 +9,12 @@ import pytest
 from cse.adapt.documents import index_documents
 from cse.export.bundle import make_domain, write_bundle
 from cse.export.domains import add_domain
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.data import DataSettings
 from tests.cli.workspace import contents
 from tests.export.banks import make_encoder
+from tests.parts import backbone_of
 from tests.rows import write_lines
 from tests.search.corpora import read_vectors
 from tests.sides import PARTS, query_side
@@ -31,7 +28,7 @@ QUERIES = ["two small birds", "the cat sits on the mat"]
 def models(tiny_folders, empty_banks, tmp_path_factory):
     """Bundles of one backbone: bare, with three query sides, trained on both sides; and a bank of these."""
     root, folder = tmp_path_factory.mktemp("models"), tiny_folders["bert"]
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     encoders = {
         "bare": SentenceEncoder(backbone),
         "mapped": query_side(backbone, **PARTS["map"]),
@@ -85,15 +82,12 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("model", ["prompted", "mapped", "bank:prompted"])
-def test_rows_are_no_queries(made, models, model):
-    assert made(models / model, "--role", "query").refused() == (
-        f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an index "
-        "holds what the bare backbone makes, so index without --role, or with --role passage"
-    )
-
-
-def test_what_was_trained_on_both_sides_is_another_model(cse, made, models):
+def test_rows_are_no_queries_and_what_was_trained_on_both_sides_is_another_model(cse, made, models):
+    for model in ("prompted", "bank:prompted"):
+        assert made(models / model, "--role", "query").refused() == (
+            f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an "
+            "index holds what the bare backbone makes, so index without --role, or with --role passage"
+        )
     out = made(models / "both")
     for model in ("bare", "prompted", "bank:prompted"):
         found = cse("search", out, QUERIES[0], "--model", models / model)

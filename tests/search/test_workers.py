@@ -1,7 +1,5 @@
 """`cse index` as processes, with Ray and without: killed for real, it goes on, and ends in the same rows."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -22,25 +20,14 @@ from tests.waiting import wait_for
 ROWS = 60_000
 
 
-@pytest.fixture
-def corpus(tmp_path):
-    return write_lines(tmp_path / "corpus.txt", [f"{n} {text}" for n, text in enumerate(sentences(ROWS))])
-
-
-@pytest.fixture
-def start(bundle):
+def start(corpus, out, model, workers):
     """Start `cse index` in a process group of its own, with small commits."""
-
-    def index(corpus, out, workers):
-        small = "from cse.search import index; index.PIECE = index._COMMIT_ROWS = 200; from cse.cli import main; main()"
-        command = [sys.executable, "-c", small, "index", corpus, "--out", out, "--model", bundle]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        return subprocess.Popen(
-            [*map(str, command), "--workers", str(workers), "--device", "cpu", "--kind", "exact"],
-            stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
-        )  # fmt: skip
-
-    return index
+    small = "from cse.search import index; index.PIECE = index._COMMIT_ROWS = 200; from cse.cli import main; main()"
+    command = [sys.executable, "-c", small, "index", corpus, "--out", out, "--model", model, "--workers", workers]
+    return subprocess.Popen(
+        [*map(str, command), "--device", "cpu", "--kind", "exact"], stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+    )  # fmt: skip
 
 
 def rows_in(out):
@@ -78,15 +65,16 @@ def same(one, other):
 
 
 @pytest.mark.slow
-def test_killed_twice_it_goes_on_and_workers_make_the_same(start, corpus, tmp_path):
-    straight = start(corpus, tmp_path / "straight", 0)
+def test_killed_twice_it_goes_on_and_workers_make_the_same(bundle, tmp_path):
+    corpus = write_lines(tmp_path / "corpus.txt", [f"{n} {text}" for n, text in enumerate(sentences(ROWS))])
+    straight = start(corpus, tmp_path / "straight", bundle, 0)
     assert straight.communicate(timeout=300) and straight.returncode == 0
     out = tmp_path / "killed"
-    first = kill_all(start(corpus, out, 0), out, 1000)
+    first = kill_all(start(corpus, out, bundle, 0), out, 1000)
     assert 1000 <= first < ROWS, "killed in the middle"
-    second = kill_all(start(corpus, out, 2), out, first + 1000)
+    second = kill_all(start(corpus, out, bundle, 2), out, first + 1000)
     assert first + 1000 <= second < ROWS, "killed in the middle again, with Ray"
-    process = start(corpus, out, 2)
+    process = start(corpus, out, bundle, 2)
     wait_for_rows(process, out, second + 1000)
     below = psutil.Process(process.pid).children(recursive=True)
     workers = [one for one in below if "_Worker" in " ".join(one.cmdline())]

@@ -1,7 +1,5 @@
 """A project folder with a tiny backbone and prepared rows, and a sweep's job on it."""
 
-from __future__ import annotations
-
 import pytest
 
 from cse.settings import load_settings

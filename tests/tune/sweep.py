@@ -1,7 +1,5 @@
 """A sweep over prepared data in its own process, without DVC: ``python -c SCRIPT OPTION...``."""
 
-from __future__ import annotations
-
 import click
 
 from cse.cli.options import data_option, settings_from, settings_options

@@ -1,8 +1,5 @@
 """What a sweep writes, read back."""
 
-from __future__ import annotations
-
-import csv
 from dataclasses import replace
 
 import numpy as np
@@ -10,35 +7,26 @@ import pytest
 
 from cse.errors import CseError
 from cse.evaluation.dev_facts import standard_error
-from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, to_promote, write_trials
+from cse.tune.outcome import Sweep, TrialRecord, describe, to_promote
 from cse.tune.spaces import named
 
 
 def record(number, rate, length, score, state="finished", reason="", seed=42):
     config = {"train.learning_rate": rate, "prompt.length": length} | ({} if seed == 42 else {"train.seed": seed})
-    percent = {"finished": 100, "stopped": 50, "failed": 0}[state]
-    values = config | {"train.eval_every": 7}
     return TrialRecord(
-        number=number, name=named(config), seed=seed, state=state, config=config, values=values, score=score,
-        percent=percent, seconds=3.25, reason=reason, folder=f"/sweep/{number}",
+        number=number, name=named(config), seed=seed, state=state, config=config, values=config, score=score,
+        percent=100 if state == "finished" else 50, seconds=3.25, reason=reason, folder=f"/sweep/{number}",
     )  # fmt: skip
 
 
 @pytest.fixture
 def sweep(tmp_path):
-    return Sweep(
-        tmp_path,
-        ("train.learning_rate", "prompt.length"),
-        (
-            record(1, 0.01, 4, 80.25),
-            record(2, 0.02, 8, 82.5),
-            record(3, 0.1, 8, 61.0, "stopped"),
-            record(4, 0.05, 12, None, "failed", "train.learning_rate: the loss is nan <at step 5>"),
-            record(5, 0.03, 12, 82.5),
-            record(6, 0.005, 12, 79.0),
-        ),
-        dev_pairs=1500,
-    )
+    trials = (
+        record(1, 0.01, 4, 80.25), record(2, 0.02, 8, 82.5), record(3, 0.1, 8, 61.0, "stopped"),
+        record(4, 0.05, 12, None, "failed", "train.learning_rate: the loss is nan <at step 5>"),
+        record(5, 0.03, 12, 82.5), record(6, 0.005, 12, 79.0),
+    )  # fmt: skip
+    return Sweep(tmp_path, ("train.learning_rate", "prompt.length"), trials, dev_pairs=1500)
 
 
 def test_the_best_has_finished_and_came_first(sweep):
@@ -47,14 +35,6 @@ def test_the_best_has_finished_and_came_first(sweep):
     with pytest.raises(CseError, match=r"no trial succeeded \(train.learning_rate: the loss is nan"):
         _ = replace(sweep, trials=(sweep.trials[3],)).best
     assert describe(sweep).splitlines()[-2].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
-
-
-def test_each_trial_is_a_line(sweep):
-    write_trials(sweep)
-    with (sweep.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["dev_spearman"] for row in rows] == ["80.25", "82.5", "61.0", "", "82.5", "79.0"]
-    assert rows[3]["reason"] == "train.learning_rate: the loss is nan <at step 5>"
 
 
 def test_the_standard_error_is_how_far_scores_of_samples_scatter():

@@ -1,7 +1,5 @@
 """Sweeps with a real Ray: killed and resumed, a worker killed, refusals; and `cse tune` with real DVC."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -25,16 +23,15 @@ GRID = ("-s", "tune.over=['train.learning_rate=[0.01, 1e30]', 'prompt.length=[2,
 LONG = ("-s", "train.epochs=60", "-s", "train.eval_every=100", "-s", "train.save_seconds=0")
 
 
-def start(folder, *options, **variables):
+def start(folder, *options):
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *options], cwd=folder, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+        [sys.executable, "-c", SCRIPT, *options], cwd=folder, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 
-def finish(folder, *options, code=0, **variables):
-    process = start(folder, *options, **variables)
+def finish(folder, *options, code=0):
+    process = start(folder, *options)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == code, output
     assert "Traceback" not in output
@@ -189,21 +186,15 @@ def test_refusals_are_one_line_and_fast(folder):
     assert "no dev pairs to score trials on" in last
 
 
-@pytest.fixture(scope="module")
-def workspace(finished_tiny_clone, tmp_path_factory):
-    return finished_tiny_clone.copy(tmp_path_factory.mktemp("tune") / "work")
-
-
-OVER = ("--over", "train.learning_rate=[0.02, 0.5]")
-
-
-def test_the_best_is_promoted_and_restored(workspace):
+def test_the_best_is_promoted_and_restored(finished_tiny_clone, tmp_path):
+    workspace = finished_tiny_clone.copy(tmp_path / "work")
+    tune = ("cse", "tune", "--over", "train.learning_rate=[0.02, 0.5]")
     params = (workspace.folder / "params.yaml").read_bytes()
-    output = workspace.run("cse", "tune", *OVER)
+    output = workspace.run(*tune)
     assert (workspace.folder / "params.yaml").read_bytes() == params
     assert workspace.run("git", "status", "--porcelain").strip() == ""
     score = re.search(r"best: trial \d+, dev (\S+) with", output)[1]
-    output = workspace.run("cse", "tune", *OVER, "--promote")
+    output = workspace.run(*tune, "--promote")
     assert re.search(r"^\+ train\.learning_rate: ", output, flags=re.M)
     assert "`dvc repro` restores the best trial's training" in output
     text = (workspace.folder / "params.yaml").read_text()
