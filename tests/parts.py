@@ -1,7 +1,5 @@
 """Build the parts of a system with default options, except for those that a test overrides."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of rows as users have them: lines of text, objects of JSON, tables."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Encoders with a query side, as a training would leave them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

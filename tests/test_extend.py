@@ -1,7 +1,5 @@
 """Each example of docs/extend.md, applied to a copy of the project as it stands there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A ledger by example: what is on record is not done again, whoever is killed, fails, or comes with another plan."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """The library from outside: a light import, and two encoders with the same interface."""
 
-from __future__ import annotations
-
 import textwrap
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Workers find a place on unequal machines, and what cannot be met is one line."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

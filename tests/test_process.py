@@ -1,7 +1,5 @@
 """Folders of one process alone, signals, and threads that look on; locks are tested where they are held."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

@@ -1,7 +1,5 @@
 """Tiny random backbones, so that no test needs a download, and what is written beside prepared rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`cse adapt` on a tiny backbone: the screen it prints, what it leaves, and that it goes on where it was killed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`cse adapt --backbone A B C`: bare backbones on the same held-out rows, and the one that wins for its cost."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

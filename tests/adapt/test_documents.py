@@ -1,7 +1,5 @@
 """`cse adapt` on documents: queries are adapted, documents keep their vectors, and judged queries choose."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """`cse adapt --labels` of few rows or names alone: the bare backbone classifies, and the screen says what is known."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -1,7 +1,5 @@
 """What `cse adapt` makes of what a user has."""
 
-from __future__ import annotations
-
 import pytest
 
 from cse.adapt.look import Reading, base_settings, look, view_of_source

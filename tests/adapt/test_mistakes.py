@@ -1,7 +1,5 @@
 """Mistakes of `cse adapt` are one line, told before any work."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

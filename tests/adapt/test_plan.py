@@ -1,7 +1,5 @@
 """What an adaptation does with its budget."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What an adaptation says first, how often that is wrong, what its report shows, and what held-out rows choose."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """An adaptation that was stopped, or lost a part, ends as an undisturbed one does."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

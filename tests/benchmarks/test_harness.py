@@ -1,7 +1,5 @@
 """That peers encode and train what they are said to, and that the load generator counts what a server answers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

@@ -7,16 +7,38 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import cse as library
+from cse.cli.main import cli
 from tests.cli.workspace import contents, full_disk
 from tests.tiny import WORDS
 
 SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
+
+
+def commands(command=cli, path=()):
+    """Every command of the tree that has none below it, by the words that call it."""
+    if not isinstance(command, click.Group):
+        return {path: command}
+    return {k: v for name, child in command.commands.items() for k, v in commands(child, (*path, name)).items()}
+
+
+COMMANDS = commands()
+
+
+def test_help_shows_an_example_that_is_a_command(cse):
+    for path, command in {(): cli, **COMMANDS}.items():
+        shown = re.findall(rf"^ +(?:echo .*\| )?cse {' '.join(path)}.*$", cse(*path, "--help").out, re.MULTILINE)
+        assert shown, f"no example line: {path}"
+        for line in shown:
+            words = line.split("cse ", 1)[1].split()
+            assert COMMANDS.keys() & {tuple(words[:1]), tuple(words[:2])}, line
+        assert all(option.help for option in command.params if isinstance(option, click.Option)), path
 
 
 def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch):

@@ -1,7 +1,5 @@
 """Preparing files in an empty folder, where no path of a clone is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The view ``documents``: tables and files, their titles, passages and the rows made of them."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -1,7 +1,5 @@
 """Rows held out of the training rows, and dev and test parts of a task: nothing that is tested was seen by a choice."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Preparing end to end: sources, tasks, report, and the promise that a failure changes nothing."""
 
-from __future__ import annotations
-
 import re
 from hashlib import sha256
 from pathlib import Path

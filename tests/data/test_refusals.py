@@ -1,7 +1,5 @@
 """Every file that is refused: one line, which begins with the file and the place and says what to do."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

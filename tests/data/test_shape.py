@@ -1,7 +1,5 @@
 """What columns and labels mean, for rows to train on and for tasks alike."""
 
-from __future__ import annotations
-
 import pytest
 
 from cse.data.shape import Row, read_rows

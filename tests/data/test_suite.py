@@ -1,7 +1,5 @@
 """The sets of the papers: counts, text as SentEval reads it, what is missing or changed, and the way through Arrow."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

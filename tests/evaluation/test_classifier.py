@@ -1,7 +1,5 @@
 """The classifier of labelled texts: against scikit-learn, with names that help and names that say nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import softmax

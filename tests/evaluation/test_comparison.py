@@ -1,7 +1,5 @@
 """Comparisons of two models: intervals and p values as scipy finds them, and how often chance is taken for a gain."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,7 +1,5 @@
 """Measures of retrieval against trec_eval (pytrec_eval, ir_measures), and of labelled texts against scikit-learn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import ir_measures

@@ -1,7 +1,5 @@
 """The score of a task and the full evaluation: values, roles, one encoder pass over all data, tables and records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """SentEval's three protocols against a plain loop over classifiers, and against scikit-learn."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from pathlib import Path

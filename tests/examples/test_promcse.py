@@ -1,7 +1,5 @@
 """The example that holds all of PromCSE in one file trains step by step as the project does."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

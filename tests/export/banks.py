@@ -1,7 +1,5 @@
 """Banks of tiny encoders that differ in everything a domain may differ in."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

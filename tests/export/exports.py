@@ -1,7 +1,5 @@
 """Tiny encoders and their bundles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ where each number of the graph is one weight's, models that differ in numbers sh
 pickled is traced anew.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Encoders of every family, prompt kind, pooler and post-processing, to encode with or to export; no ONNX needed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,8 +2,6 @@
 low-rank updates of their own, and backbones of other families: causal masks, last tokens, layers behind the pooling.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

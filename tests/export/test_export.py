@@ -1,7 +1,5 @@
 """The bundle matches the model: same numbers, prompts inside, one attention node per layer, published atomically."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``provider: openvino``: the same vectors as onnxruntime's, to what bfloat16 rounds where the processor has it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

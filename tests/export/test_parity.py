@@ -1,7 +1,5 @@
 """Parity is a claim about the checkpoint, which the bundle of the bare backbone fails; and what rounding may cost."""
 
-from __future__ import annotations
-
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor

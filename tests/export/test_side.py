@@ -1,7 +1,5 @@
 """Query sides: one graph for both sides, and what queries add to it in a file beside it; or domains of a bank."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the tests of a GPU share: the device, tolerances, and how two runs are compared."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@
 a line of JSON as it ends, so that a process that dies hides nothing. ``make gpu`` sets both.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

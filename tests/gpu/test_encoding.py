@@ -1,7 +1,5 @@
 """Vectors from the device, of torch and of onnxruntime's own provider, equal torch's on the CPU, TF32 off."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

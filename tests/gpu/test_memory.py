@@ -1,7 +1,5 @@
 """The most memory of training steps, and what running out of it says."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The kernel for packed rows against attention in words, and a captured step against one that is not."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from unittest import mock
 

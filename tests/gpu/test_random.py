@@ -1,7 +1,5 @@
 """Random numbers on the device: a second pass draws what the first one drew, a run that goes on what is left."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

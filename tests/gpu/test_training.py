@@ -1,7 +1,5 @@
 """A step of every system and a few of every preset on the device, against the CPU; dropout off."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """No step waits for the device: torch tells of every operation that does, and each is counted by its step."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from unittest import mock

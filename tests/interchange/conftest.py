@@ -1,7 +1,5 @@
 """Models to write and read, and how far embeddings are from their reference."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

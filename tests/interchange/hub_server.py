@@ -1,7 +1,5 @@
 """A hub on loopback: the routes that huggingface_hub calls to create, commit, list and download, over real HTTP."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

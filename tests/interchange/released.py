@@ -1,7 +1,5 @@
 """Files as the papers' authors saved them, and their forward pass in numpy: no code of this project."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A folder for sentence-transformers with a classifier beside the model, which a few lines of numpy ask."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

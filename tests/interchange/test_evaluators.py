@@ -1,7 +1,5 @@
 """sentence-transformers' evaluators on our encoders as they are, against the same evaluators on its own model."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

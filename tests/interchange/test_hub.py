@@ -1,7 +1,5 @@
 """Models go to the hub and come back whole, over real HTTP on loopback."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

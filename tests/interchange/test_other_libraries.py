@@ -1,7 +1,5 @@
 """Folders of sentence-transformers and adapters of PEFT become checkpoints; prompts become adapters of PEFT."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

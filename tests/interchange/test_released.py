@@ -1,7 +1,5 @@
 """Released checkpoints become checkpoints of this project and give the released code's embeddings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Folders for sentence-transformers: the same numbers, the prompts in force or a refusal, saved again, trained on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

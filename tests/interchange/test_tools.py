@@ -1,7 +1,5 @@
 """Other tools with this project's models and vectors: each example of docs/interchange.md as it stands there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Bundles become folders of transformers.js, which gives their vectors in Chromium, of cut texts too."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

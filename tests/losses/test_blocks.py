@@ -1,7 +1,5 @@
 """Workers share the anchors of a contrastive loss: their parts add up, and each holds its own block of cosines."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@
 Values: ``test_nt_xent``, and ``tests/training/test_terms`` of those with passes or weights.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

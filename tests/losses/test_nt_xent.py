@@ -1,7 +1,5 @@
 """NT-Xent in all its forms, the hinge and the cross-entropy over a collection against loops in float64."""
 
-from __future__ import annotations
-
 import math
 from importlib import import_module
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A tiny random model of every family, of the library's real classes; a new family is one more entry."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

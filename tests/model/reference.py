@@ -1,7 +1,5 @@
 """BERT and RoBERTa with deep prompts, written out in numpy float64 from the papers: no torch, no library code."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where a backbone comes from, how it pools, and how many positions there are."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """A checkpoint comes back as it was, holds no backbone, and is refused where anything about it is wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """What a sentence-transformers folder declares, and a query side: which text and which weights a text is read with."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

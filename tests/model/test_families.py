@@ -1,7 +1,5 @@
 """Prompts on every family: against the library's whole model with attention written out in numpy, in float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A GGUF file as a backbone: written here by the format's own library, as llama.cpp's converter would."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Model folders that are broken or made to break: each is refused in one line, at once, or works."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Layers beside numpy: the cheap dropout has the distribution of torch's, attention, convolutions, packed rows."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from types import SimpleNamespace

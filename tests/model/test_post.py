@@ -1,7 +1,5 @@
 """Whitening, discriminant and flow: numerics against references, what they do to vectors, errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg

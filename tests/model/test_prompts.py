@@ -1,7 +1,5 @@
 """Prompts of every kind against attention written out in float64, and what may and may not be trained."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What cannot be a model, a part of one or a start of one: refused in one line that says what, where and what to do."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """A template stands around every sentence, survives truncation, is read at mask or last token and can be trained."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -11,8 +11,6 @@ Whatever else ``python`` is asked for starts for real, such as Prefect's workers
 (an environment is where its Python is called from), so that the stages that they run are forked too.
 """
 
-from __future__ import annotations
-
 import array
 import atexit
 import contextlib

@@ -1,7 +1,5 @@
 """A bank's files: what a reader sees while domains are added, replaced, removed, damaged and half written."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

@@ -1,7 +1,5 @@
 """A bundle's manifest and its classifier: read back, and refused in one line where they do not fit."""
 
-from __future__ import annotations
-
 import json
 import re
 

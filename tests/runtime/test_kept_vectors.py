@@ -1,7 +1,5 @@
 """Vectors in files: the same as without, computed once on any thread, never another model's, and not held in memory."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A bank of many domains: which files are touched when, what stays in memory, and the nearest domain of a text."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """``bank.domains``: the settings of one domain are the whole tree with its own folder and values on top."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

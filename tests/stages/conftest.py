@@ -1,7 +1,5 @@
 """A tiny backbone with its head, a generator, and prepared rows of each view."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

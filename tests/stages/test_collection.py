@@ -1,7 +1,5 @@
 """Train a query side: a map against a whole collection, from documents and from judged pairs."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a stage's process ends with."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import subprocess

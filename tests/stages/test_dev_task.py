@@ -1,7 +1,5 @@
 """A dev task other than scored pairs selects the checkpoint, and everything that reads the score says what it is."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

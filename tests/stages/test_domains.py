@@ -1,7 +1,5 @@
 """``cse.stages.domain``: a domain is the pipeline with the domain's settings, in folders of its own."""
 
-from __future__ import annotations
-
 import json
 from contextlib import chdir
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stage ``evaluate``: whatever ``evaluation.measures`` names, as metrics, records and the data of plots."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

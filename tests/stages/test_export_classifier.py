@@ -1,7 +1,5 @@
 """Stage ``export`` leaves a classifier of labelled texts with a bundle, of the vectors of that bundle."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

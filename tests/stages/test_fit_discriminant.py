@@ -1,7 +1,5 @@
 """Heads from prepared labels: which texts they see, shrinkage and passes, in training and behind a model."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

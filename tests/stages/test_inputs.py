@@ -1,7 +1,5 @@
 """A training is known by the bytes of the models that it reads, not by the names of their folders."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

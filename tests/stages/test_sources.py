@@ -1,7 +1,5 @@
 """Stages over several sources and over pairs mined from sentences: what a checkpoint says of them, what names a run."""
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stage ``train``: what it publishes, and mistakes of a user's that end in one line before any training step."""
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil

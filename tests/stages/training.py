@@ -1,7 +1,5 @@
 """Stage ``train`` in a folder of the test's own, and checkpoints that nobody trained."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

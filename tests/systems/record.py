@@ -6,8 +6,6 @@ FILE`` also writes hashes of weights, losses, scores and bundles; compare two su
 on one machine, to check that every bit is the same.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile

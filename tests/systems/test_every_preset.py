@@ -6,8 +6,6 @@ Presets share parts. Those that together have every part are evaluated, and a fe
 are exported, as slow tests: to trace a graph takes longer than all else.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

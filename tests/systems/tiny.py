@@ -1,7 +1,5 @@
 """Tiny versions of every preset: tiny backbones, a few rows of each view, a few training steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tiny backbones with their MLM heads, which no test changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

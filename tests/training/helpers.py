@@ -1,7 +1,5 @@
 """A small training problem on a tiny backbone."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Sequence
 

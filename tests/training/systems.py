@@ -1,7 +1,5 @@
 """Whole systems on a tiny backbone: every term of the loss that looks at more than one row, with or without dropout."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path

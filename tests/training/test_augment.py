@@ -1,7 +1,5 @@
 """Augmentations change what they say and nothing else."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches without false negatives: which rows meet, how many batches that takes, and that off is as ever."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which trainings run as a captured graph on a GPU, and how many launches a step of packed rows has there."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What a teacher thinks of a collection, against loops by hand."""
 
-from __future__ import annotations
-
 import tracemalloc
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Masking and corruption: the right shares, the same for a token wherever it stands."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 Each machine has a folder for temporary files of its own, so nothing but the bucket is shared.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

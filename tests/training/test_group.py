@@ -1,7 +1,5 @@
 """Workers that share a batch equal one worker: loss, gradients and a whole training, with real processes over gloo."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

@@ -1,7 +1,5 @@
 """The loop: what it trains, what it keeps, and that a run cut short ends as if nothing had happened."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """What a run writes down, and what workers tell observers of the command: once, however often a run is started."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import re

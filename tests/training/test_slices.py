@@ -5,8 +5,6 @@ unequal numbers of rows, and of other lengths, so that whatever a term averages 
 ``test_group``. Below it gradient caching: a batch that is encoded twice, slice by slice, with dropout on.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

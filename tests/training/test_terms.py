@@ -1,7 +1,5 @@
 """Terms with passes or weights of their own, against numpy, transformers, finite differences and loops by hand."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """``train.workers``: Ray Train with real processes; a killed worker costs time and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -15,7 +13,7 @@ import pytest
 from tests.cli.workspace import contents, write_params, write_prepared
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 WORKER = "RayTrainWorker"
 

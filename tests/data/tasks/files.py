@@ -1,7 +1,5 @@
 """Files of small tasks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.rows import write_lines, write_objects

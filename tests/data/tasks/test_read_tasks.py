@@ -1,7 +1,5 @@
 """A user's own task, recognised by its layout and its columns; every mistake in one line with its place."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from dataclasses import replace
