@@ -48,8 +48,8 @@ def split(
     """
     counts = [len(text) if len(text) <= limit else len(text) // 16 for text in texts]  # about, of short and very long
     unsure = [row for row, text in enumerate(texts) if len(text) > limit and counts[row] <= LONG * limit]
-    for row, found in zip(unsure, count([texts[row] for row in unsure]), strict=True):
-        counts[row] = found
+    for row, exact in zip(unsure, count([texts[row] for row in unsure]), strict=True):
+        counts[row] = exact
     made = []
     for text, parts, tokens in zip(texts, sections, counts, strict=True):
         found = passages(text, parts, limit) if tokens > LONG * limit else [text]
