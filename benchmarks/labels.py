@@ -21,10 +21,11 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.harness import facts, parser_of, run, say, table
+from cse.data.shape import name_in_words
 from cse.data.tasks.kinds import LabelledTexts
 from cse.data.tasks.read import read_task
 from cse.errors import CseError
-from cse.evaluation.classifier import Rows, calibration_error, fit_classifier, name_in_words
+from cse.evaluation.classifier import Rows, calibration_error, fit_classifier
 from cse.stages.open_model import open_model
 
 

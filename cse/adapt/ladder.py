@@ -12,6 +12,7 @@ from typing import Any
 TEXT, LABELS, FEW_ROWS, DOCUMENTS = "text", "labels", "few rows", "documents"
 CLASSIFY, SEARCH = "classify", "search"  # what labelled texts are for
 
+RATE = "train.learning_rate"
 BARE, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD = "backbone", "head", "prompts", "prompts_head", "full", "full_head"
 QUERY_MAP = "query_map"
 WITH_HEAD = {"post.kind": "linear"}
@@ -28,7 +29,7 @@ class Rung:
         of: the kinds of text that it is for.
         trains: settings on top of the adaptation's.
         steps: whether steps are trained, so that seeds matter.
-        rates: learning rate by kind of text; else that of the settings.
+        kinds: settings on top of these by kind of text.
         head_of: the rung behind whose models it is fitted as a head; empty: it stands alone.
         own_backbone: whether the backbone's weights change, so that no bank can serve it beside others.
     """
@@ -37,7 +38,7 @@ class Rung:
     of: Sequence[str]
     trains: Mapping[str, Any] = field(default_factory=dict)
     steps: bool = False
-    rates: Mapping[str, float] = field(default_factory=dict)
+    kinds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     head_of: str = ""
     own_backbone: bool = False
 
@@ -59,7 +60,11 @@ RUNGS = {
         (TEXT, LABELS, FEW_ROWS),
         {**_NO_PROMPT, "train.parameters": "full"},
         steps=True,
-        rates={TEXT: 5e-5, LABELS: 2e-4, FEW_ROWS: 5e-5},
+        kinds={
+            TEXT: {RATE: 5e-5},
+            LABELS: {RATE: 2e-4},
+            FEW_ROWS: {RATE: 1e-4, "train.start_share": 0.35},  # between both models it tells most, see docs/results.md
+        },
         own_backbone=True,
     ),
     FULL_HEAD: Rung("full fine-tuning with a head", (LABELS,), WITH_HEAD, head_of=FULL, own_backbone=True),

@@ -30,6 +30,7 @@ from cse.data.shape import (
     CATEGORIES,
     TEXTS,
     Row,
+    name_in_words,
     pair_columns,
     read_rows,
     sentence_columns,
@@ -38,7 +39,6 @@ from cse.data.shape import (
 from cse.data.tasks.kinds import LabelledTexts
 from cse.data.tasks.read import is_beir, splits_of
 from cse.errors import CseError
-from cse.evaluation.classifier import name_in_words
 from cse.evaluation.retrieval import WITH_WORDS
 from cse.evaluation.score import CLASS_PROBABILITY
 from cse.settings import PARAMS_FILE, Settings, load_settings
@@ -72,7 +72,12 @@ _ENOUGH_OF_LABEL, _ENOUGH = 12, 400
 _TO_TRAIN = 4  # texts of a label; of fewer, nothing is trained
 _TO_TRAIN_AND_MEASURE = 6  # the same where test rows are held out of them too
 _DESCRIPTIONS = ("description", "name", "words")  # columns beside labels without texts
-_OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0.03, "data.hold_out": 0.2}
+_OF_FEW_ROWS = {
+    "train.dev_measure": CLASS_PROBABILITY,
+    "train.learning_rate": 0.03,
+    "data.hold_out": 0.2,
+    "data.label_name_rows": True,
+}
 
 # documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
 _OF_SEARCH: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cse.adapt.clock import Pace, time_training
-from cse.adapt.ladder import BARE, CLASSIFY, DOCUMENTS, FEW_ROWS, RUNGS, WITH_HEAD, Ladder
+from cse.adapt.ladder import BARE, CLASSIFY, DOCUMENTS, FEW_ROWS, RATE, RUNGS, WITH_HEAD, Ladder
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, kind_of
@@ -36,7 +36,6 @@ from cse.stages.place import Place, link_rows
 from cse.stages.prepare import prepare_rows, summary
 from cse.training.fit_post import FIT_BATCH, put_behind
 
-RATE = "train.learning_rate"
 ALL_ROWS = "all_rows"  # folder of models trained on the rows too that chose them
 ON_ALL_ROWS = {"data.dev": "none", "train.dev_measure": None}
 _PICKING = "picking"  # folder of the rows beside what picks weights
@@ -138,9 +137,8 @@ class Models:
 
     def settings_of(self, system: str, values: Mapping[str, Any] | None = None) -> Settings:
         """Return the settings of a rung, with some values."""
-        rates = RUNGS[system].rates
-        rate = {RATE: rates[self.kind]} if rates else {}
-        return settings_with(self.settings, {**RUNGS[system].trains, **rate, **(values or {})})
+        rung = RUNGS[system]
+        return settings_with(self.settings, {**rung.trains, **rung.kinds.get(self.kind, {}), **(values or {})})
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 

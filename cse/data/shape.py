@@ -220,6 +220,11 @@ def read_class(value: Any, where: str) -> str | None:
     return label
 
 
+def name_in_words(label: str) -> str:
+    """Return a label as its words: ``card_arrival``, ``card-arrival`` and ``CardArrival`` as ``card arrival``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", re.sub(r"[\W_]+", " ", label)).strip().lower() or label
+
+
 def read_category(value: Any, where: str) -> str | None:
     """Return any label as text, or None for a blank one."""
     if not isinstance(value, str | int | float | None):

@@ -18,7 +18,7 @@ from cse.data.documents import document_rows, read_documents
 from cse.data.hold_out import HoldOut
 from cse.data.read import find_data_file
 from cse.data.sample import SAMPLE, sample_rows
-from cse.data.shape import LABELLED, Row, read_rows
+from cse.data.shape import LABELLED, Row, name_in_words, read_rows
 from cse.data.store import TRAIN_FILE, source_file, write_rows
 from cse.errors import CseError, OfflineError
 from cse.settings.data import DataSettings
@@ -55,7 +55,9 @@ class Source:
         def arranged(rows: Iterator[Row]) -> Iterator[Row]:
             if hold is not None:
                 rows = hold.apart(rows, report) if self.name else hold(rows)
-            return pairs_within_labels(rows, report, seed=settings.seed) if settings.view == CATEGORIES else rows
+            if settings.view != CATEGORIES:
+                return rows
+            return pairs_within_labels(rows, report, seed=settings.seed, names=settings.label_name_rows)
 
         hidden = not (progress and sys.stderr.isatty())
         rows = tqdm(self.rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr)
@@ -149,11 +151,16 @@ def _download(settings: DataSettings) -> Path:
         raise CseError(told if response is None else f"{told}; check {keys}") from None
 
 
-def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:
+def pairs_within_labels(
+    rows: Iterator[Row], report: CleaningReport, *, seed: int, names: bool = False
+) -> Iterator[Row]:
     """Yield pairs of texts with the same label, in the order of their first texts.
 
     Each label's texts are shuffled into a circle, and each text is the anchor of the one that follows it; those alone
     in their label are dropped.
+
+    Args:
+        names: whether the name of each label, in words, is one more text of it, unless names differ by numbers alone.
     """
     order = list(rows)
     members: dict[str, list[Row]] = {}
@@ -164,6 +171,11 @@ def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: in
             f"{report.source}: one label only ({order[0].label}); pairs within labels need at least 2, so that the "
             "texts of others serve as negatives"
         )
+    if names and len({re.sub(r"[\W\d_]+", "", label) for label in members} - {""}) == len(members):
+        named = [Row(f"the name of label {label}", (name_in_words(label),), label) for label in members]
+        order += named
+        for row in named:
+            members[row.label or ""].append(row)
     partner: dict[int | str, Row] = {}
     for label, circle in members.items():
         Random(f"cse pairs within labels {seed} {label}").shuffle(circle)

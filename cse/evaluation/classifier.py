@@ -9,7 +9,6 @@ an earlier model's classifier showed on held-out rows calibrates it.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cse.data.shape import name_in_words
 from cse.evaluation.labels import class_means
 from cse.evaluation.measures import TextEncoder
 from cse.runtime.classifier import Classifier, ClassifierFacts
@@ -35,11 +35,6 @@ _UNHEARD = -1e4  # logit of a label that no row made known
 
 
 Named = Sequence[tuple[str, str]]  # texts that name labels, and the labels
-
-
-def name_in_words(label: str) -> str:
-    """Return a label as its words: ``card_arrival``, ``card-arrival`` and ``CardArrival`` as ``card arrival``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", re.sub(r"[\W_]+", " ", label)).strip().lower() or label
 
 
 def names_of(labels: Sequence[str], named: Named = ()) -> tuple[list[str], list[str]]:

@@ -103,6 +103,8 @@ class DataSettings(SettingsGroup):
     more: list[SourceSettings] = Field([])
     """`files`: further sources to train on besides, such as `[{name: nli, path: data/raw/more/nli.csv, view:
     triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them alone."""
+    label_name_rows: bool = False
+    """`categories`: train on the name of each label, in words, as one more text of it."""
     seed: int = Field(42, ge=0)
     """Seed for drawing `max_rows`, `hold_out` and the pairs of `categories`."""
 

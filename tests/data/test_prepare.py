@@ -180,6 +180,16 @@ def test_every_text_is_an_anchor_and_a_positive_of_its_label(prepared):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("lost", "more"), [("lost_card", {"arrival", "lost card", "close"}), ("arrival_2", set())])
+def test_names_of_labels_are_texts_of_theirs_unless_they_say_nothing(prepared, lost, more):
+    data = prepared(CARDS.replace(",lost", f",{lost}"), view="categories", label_name_rows=True)
+    texts = data.labels()
+    assert {*texts} - {*prepared(CARDS, view="categories").labels()} == more | (
+        {"Close my account."} if more else set()
+    )
+    assert all(texts[name] == [{"lost card": "lost_card"}.get(name, name)] for name in more)
+
+
 # ---- the user's own tasks -------------------------------------------------------------------------------------------
 
 # a query, a document, a test row, a reference row

@@ -5,12 +5,12 @@ import pytest
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
+from cse.data.shape import name_in_words
 from cse.evaluation.classifier import (
     FALSE_ALARMS,
     Rows,
     fit_classifier,
     label_logits,
-    name_in_words,
     own_probability,
     temperature,
     told_right,
