@@ -216,8 +216,8 @@ def base_settings(
     """Return the settings of an adaptation, and in words what the file would have changed in them.
 
     Args:
-        params: the settings file. Of params.yaml the backbone, the machine and the form of the bundle are taken; a file
-            that was named is taken whole, but for its data and dev measure.
+        params: the settings file. Of params.yaml the backbone, the machine, the encoding of files and the form of the
+            bundle are taken; a file that was named is taken whole, but for its dev measure and the rest of its data.
     """
     file = values_in(params, named=named)
     usual, values = flatten(Settings().model_dump(mode="json")), {**found, **own}
