@@ -52,10 +52,12 @@ class Slow:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.batches: list[list[list[int]]] = []
+        self.one_core: list[bool] = []
         self.at_gate = threading.Semaphore(0)
 
     def embed_rows(self, rows, domains=(), *, one_core=False):
         self.batches.append([row.tolist() for row in rows])
+        self.one_core.append(one_core)
         self.at_gate.release()
         assert self.gate.wait(30)
         if any(len(row) and row[0] == 666 for row in rows):
@@ -214,6 +216,36 @@ async def test_a_client_gets_its_share_back(make):
         taken.append(batcher.submit(encoder, of_lengths(5, 5), client="one"))
     await asyncio.gather(other.done, *(work.done for work in taken))
     assert batcher.waiting == (0, 0) and not batcher._others.held, "no client is remembered"
+
+
+@in_a_loop
+async def test_a_request_beyond_its_share_counts_as_half_of_the_queue_until_it_is_taken(make):
+    async with held(make, capacity=100) as (batcher, encoder):
+        large = batcher.submit(encoder, of_lengths(45, 45), client="one")  # nothing waited
+        assert not refused(batcher, encoder, [10, 10], "other"), "of the half that is left"
+        assert refused(batcher, encoder, [10, 10], "third")
+    await large.done
+
+
+@in_a_loop
+async def test_a_batch_has_all_cores_after_three_without_a_neighbour(make):
+    """Two lanes; until a second text comes beside it."""
+    batcher, encoder = make(lanes=2), Slow()
+
+    async def run(texts):
+        encoder.gate.clear()
+        works = []
+        for _ in range(texts):
+            works.append(batcher.submit(encoder, tokens([1])))
+            await asyncio.to_thread(encoder.at_gate.acquire)
+        encoder.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+        while batcher._busy:  # a lane is done a little after its answer
+            await asyncio.sleep(0.001)
+
+    for texts in (1, 1, 1, 1, 2, 1):
+        await run(texts)
+    assert encoder.one_core == [True, True, True, False, *[False, True], True]
 
 
 @in_a_loop
