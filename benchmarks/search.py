@@ -2,24 +2,27 @@
 
     python -m benchmarks.search sentences.txt --model data/bare --sizes 100000 1000000
 
-The rows are the file's sentences and, beyond them, the first half of one and the second half of another. A text's
-vector is the mean of what the model says of each of its tokens, so that a million take minutes. `cse index` makes the
-table, then a process of its own opens it and asks one query after the other: sentences of the file
-that are no rows. On a busy machine, look at the CPU time. Memory is the most that a process holds (its resident set; of
-the search without the model). Recall is the share of the ten nearest by exact search that the approximate one finds.
+First, the CPU time of `cse index` over that of the bare encoder: processes that embed the same sentences,
+interleaved; of each, the CPU time of one that embeds a single sentence is taken away, which is its start. Then the
+indexes. The rows are the file's sentences and, beyond them, the first half of one and the second half of another. A
+text's vector is the mean of what the model says of each of its tokens, so that a million take minutes. `cse index`
+makes the table, then a process of its own opens it and asks one query after the other: sentences of the file that are
+no rows. On a busy machine, look at the CPU time. Memory is the most that a process holds (its resident set; of the
+search without the model). Recall is the share of the ten nearest by exact search that the approximate one finds.
 """
 
 from __future__ import annotations
 
 import json
-import resource
+import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +31,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from benchmarks.harness import facts, listed, parser_of, run, say
+from benchmarks.harness import facts, interleave, listed, parser_of, ratio, run, say
+from cse.errors import CseError
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
 from cse.runtime.domain import DOMAIN_FORMAT, DomainFacts, Shape
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.search.rows import PIECE
 from cse.search.table import Mode, SearchTable, open_table
 
 QUERIES, EXACT = 200, 100  # queries, and those that compare every vector
@@ -115,12 +120,54 @@ def _ask(
     return nearest[3:], {"p50, ms": half, "p99, ms": most, "CPU time, ms": each, "peak so far, MB": peak}
 
 
-def command(*words: str) -> tuple[float, float]:
-    """Run a command of `cse`; return its seconds and the most memory of all commands so far, in MB."""
+_BARE = f"""
+import sys
+from pathlib import Path
+from cse.runtime.onnx_encoder import OnnxEncoder
+texts = Path(sys.argv[2]).read_text(encoding="utf-8").splitlines()
+encoder = OnnxEncoder(sys.argv[1], provider="cpu")
+for first in range(0, len(texts), {PIECE}):
+    encoder.encode(texts[first : first + {PIECE}])
+"""
+
+
+def cost(*command: object) -> tuple[float, float, float]:
+    """Run Python with a command; return its seconds, its CPU seconds and the most memory that it held, in MB."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "cse", *words], check=True)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
-    return time.perf_counter() - start, peak
+    process = subprocess.Popen([sys.executable, *map(str, command)])
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise CseError(f"{' '.join(map(str, command))[:200]}: failed")
+    return time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6
+
+
+def index(corpus: Path, out: Path, model: Path | str) -> tuple[float, float, float]:
+    """Return what `cse index` costs."""
+    return cost("-m", "cse", "index", corpus, "--out", out, "--model", model, "--device", "cpu")
+
+
+def over_encoder(work: Path, model: str, sentences: list[str], rounds: int) -> dict[str, Any]:
+    """Index sentences and embed them alone, alternately."""
+    corpora, tables = {"one": work / "one.txt", "all": work / "all.txt"}, count()
+    corpora["one"].write_text(f"{sentences[0]}\n", encoding="utf-8")
+    corpora["all"].write_text("\n".join(sentences), encoding="utf-8")
+    found = interleave(
+        {
+            f"index, {name}": lambda at=at: index(at, work / f"table-{next(tables)}", model)[1]
+            for name, at in corpora.items()
+        }
+        | {f"bare, {name}": lambda at=at: cost("-c", _BARE, model, at)[1] for name, at in corpora.items()},
+        rounds,
+    )
+    own = {
+        name: [whole - start for whole, start in zip(found[f"{name}, all"], found[f"{name}, one"], strict=True)]
+        for name in ("index", "bare")
+    }
+    return {
+        "bare encoder, rows per CPU second": len(sentences) / statistics.median(own["bare"]),
+        "start of cse index, CPU s": statistics.median(found["index, one"]),
+        "cse index over the bare encoder, CPU": str(ratio(own["index"], own["bare"])),
+    }
 
 
 def measure(work: Path, model: Path, rows: int, sentences: list[str]) -> dict[str, Any]:
@@ -129,7 +176,7 @@ def measure(work: Path, model: Path, rows: int, sentences: list[str]) -> dict[st
     queries, sentences = sentences[:QUERIES], sentences[QUERIES:]
     with corpus.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{text}\n" for text in texts(sentences, rows))
-    seconds, peak = command("index", str(corpus), "--out", str(folder), "--model", str(model), "--device", "cpu")
+    seconds, _, peak = index(corpus, folder, model)
     say(f"{rows:,} rows: indexed in {seconds:.0f} s, {peak:.0f} MB")
     vectors = OnnxEncoder(model, provider="cpu").encode(queries, normalize=True)
     np.savez(folder.with_suffix(".npz"), texts=np.array(queries), vectors=vectors)
@@ -159,13 +206,17 @@ def main() -> int:
     parser.add_argument("sentences", type=Path, help="a sentence a line")
     parser.add_argument("--model", default="data/bare", help="bundle")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000], help="rows of each index")
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison with the bare encoder; 0: without it")
+    parser.add_argument("--rows", type=int, default=16_384, help="sentences of that comparison")
     options = parser.parse_args()
 
-    def every_size() -> dict[str, Any]:
+    def everything() -> dict[str, Any]:
         figures: dict[str, Any] = {}
         sentences = options.sentences.read_text(encoding="utf-8").splitlines()
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)
+            if options.rounds:
+                figures |= over_encoder(work, options.model, sentences[: options.rows], options.rounds)
             model = token_model(work / "model", options.model)
             for rows in options.sizes:
                 found = measure(work, model, rows, sentences)
@@ -174,7 +225,7 @@ def main() -> int:
                 shutil.rmtree(work / f"vectors-{rows}")
         return facts("cpu") | {"figures": figures, "table": listed(figures)}
 
-    return run("search", every_size)
+    return run("search", everything)
 
 
 if __name__ == "__main__":

@@ -91,9 +91,9 @@ class Bench:
 
     def load(self, contestant: ServerUnderTest, server: Running, clients: int, seconds: float) -> dict[str, Any]:
         """Load a server and return the figures."""
-        requests = load.build_requests(self.texts, port=server.port, route=contestant.route, model=server.model)
+        requests = load.build_requests(self.texts, server.model)
         figures = load.measure(
-            server.port, requests, self.references, self.tolerance(contestant),
+            f"http://127.0.0.1:{server.port}{contestant.route}", requests, self.references, self.tolerance(contestant),
             clients=clients, warm_up=WARM_UP_SECONDS, seconds=seconds,
         )  # fmt: skip
         if load.faulty(figures):

@@ -123,8 +123,8 @@ def serving(answer):
 def test_what_a_server_answers_is_counted_and_compared(answer, errors, faults):
     references = np.array([vector(text) for text in TEXTS[:: load.CHECK_EVERY]])
     with serving(answer) as port:
-        requests = load.build_requests(TEXTS, port=port, route="/v1/embeddings", model="tiny")
-        found = load.measure(port, requests, references, 1e-3, clients=4, warm_up=0.05, seconds=0.3)
+        requests, url = load.build_requests(TEXTS, "tiny"), f"http://127.0.0.1:{port}/v1/embeddings"
+        found = load.measure(url, requests, references, 1e-3, clients=4, warm_up=0.05, seconds=0.3)
     assert set(found["errors"]) == errors
     assert {name for name in ("miscounted", "wrong") if found[name]} == faults
     assert load.faulty(found) == bool(errors or faults)
