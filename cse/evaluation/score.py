@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from cse.evaluation import labels, pairs, retrieval
 from cse.evaluation.classifier import Rows, label_logits, names_of, own_probability
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.measures import Score, TextEncoder, UndefinedScore, Vectors, pair_cosines, spearman
+from cse.runtime.classifier import Classifier
 from cse.runtime.encode import unit_rows
 from cse.runtime.kept_vectors import mapped_unit_vectors
 from cse.runtime.uses import role_for
@@ -39,6 +40,7 @@ from cse.search.words import DOCUMENTS
 
 AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
 KNN, SAME_LABEL, CLASS_MEAN = "kNN", "MAP", "class mean"
+SHIPPED = "accuracy as shipped"  # of the classifier that a bundle or a domain has
 CLASS_PROBABILITY = "class probability"  # of the label that a text has, see ``own_probability``
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
 TOLD = " label"  # ends the name of the items that say which label a measure told, see ``labels.numbered``
@@ -48,7 +50,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     BINARY: (AP, F1, THRESHOLD),
     TRIPLETS: (ACCURACY,),
     RETRIEVAL: (*retrieval.MEASURES, retrieval.WITH_WORDS, retrieval.OF_WORDS),
-    LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, ACCURACY),
+    LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, ACCURACY, SHIPPED),
 }
 _TO_CHOOSE = {LABELLED: (CLASS_PROBABILITY,)}  # measures that choose among models where asked to, and are not reported
 _SETTINGS = {
@@ -61,6 +63,17 @@ _SETTINGS = {
     f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {ACCURACY}: logistic "
     f"regression on reference rows and names of labels",
 }
+_OF_SOME = (THRESHOLD, SHIPPED)  # choose no model
+
+
+@runtime_checkable
+class Classifying(Protocol):
+    """A model that may have a classifier of its own."""
+
+    @property
+    def classifier(self) -> Classifier | None:
+        """What it tells labels by."""
+        ...
 
 
 class _Found(NamedTuple):
@@ -128,7 +141,7 @@ def score_dev(
 
 def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
     """Return the measure of a task that selects checkpoints: the wanted one or the main one; a proxy's is called so."""
-    known = [name for name in MEASURES[kind_of(task)] if name != THRESHOLD]
+    known = [name for name in MEASURES[kind_of(task)] if name not in _OF_SOME]
     known += _TO_CHOOSE.get(kind_of(task), ())
     mark = PROXY if is_proxy(task) else ""
     if wanted is None:
@@ -252,13 +265,22 @@ def _of_labels(task: LabelledTexts, vectors: UnitVectors) -> _Measures:
         number = {label: place for place, label in enumerate(labels.known_labels(task.test_label, known))}
         return _mean((best == own).astype(np.float64))._replace(told=np.array([number[known[one]] for one in best]))
 
-    return {
+    measures: dict[str, Callable[[], _Found]] = {
         KNN: lambda: told(labels.neighbour_labels),
         SAME_LABEL: lambda: _mean(labels.same_label_precisions(among_themselves(), test)),
         CLASS_MEAN: lambda: told(labels.class_mean_labels),
         CLASS_PROBABILITY: lambda: _Found(own_probability(*classifier()[:2])),
         ACCURACY: classified,
     }
+    own = vectors.encoder.classifier if isinstance(vectors.encoder, Classifying) else None
+    if own is not None and not set(task.test_label).isdisjoint(own.facts.labels):
+        measures[SHIPPED] = partial(_as_shipped, own, both, task.test_label)
+    return measures
+
+
+def _as_shipped(own: Classifier, both: Callable[[], list[np.ndarray]], label: Sequence[str]) -> _Found:
+    told = [one.label for one in own.classify(both()[0])]
+    return _Found(float(np.mean([one == other for one, other in zip(told, label, strict=True)])))
 
 
 def _mean(items: np.ndarray) -> _Found:

@@ -96,8 +96,10 @@ def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
         }
         if "uniformity" in next(iter(rows.values())):  # which depends on it
             rows = {name: {"pooling": models[name].pooling or "not known"} | cells for name, cells in rows.items()}
-        head = ["model", *(label.replace("_", " ") for label in next(iter(rows.values())))]
-        parts.append(above + format_rows([head, *([name, *cells.values()] for name, cells in rows.items())], style))
+        labels = dict.fromkeys(label for cells in rows.values() for label in cells)  # some have not all
+        head = ["model", *(label.replace("_", " ") for label in labels)]
+        body = [[name, *(cells.get(label, "-") for label in labels)] for name, cells in rows.items()]
+        parts.append(above + format_rows([head, *body], style))
     common = [gap for gap in next(iter(models.values())).missing if all(gap in one.missing for one in models.values())]
     lines = [f"{_comment(style)}not measured: {gap}\n" for gap in common]
     for name, results in models.items():

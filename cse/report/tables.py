@@ -90,7 +90,7 @@ def own_tables(systems: Sequence[System]) -> list[Table]:
 def _task_table(number: int, task: str, systems: Sequence[System]) -> Table:
     found = {system.name: system.first.scores.get("tasks", {}).get(task) for system in systems}
     scored = [system for system in systems if found[system.name]]
-    columns = list(found[scored[0].name]["values"])
+    columns = dict.fromkeys(name for system in scored for name in found[system.name]["values"])  # some have not all
     lines = []
     for system in scored:
         spreads = [system.spread(number_at("tasks", task, "values", name)) for name in columns]

@@ -16,7 +16,7 @@ from cse.evaluation.linear import FULL
 from cse.evaluation.measures import UndefinedScore
 from cse.evaluation.record import ITEMS_FILE, RECORD_FILE, read_items, read_record, write_record
 from cse.evaluation.retrieval import CANDIDATES, OF_WORDS, QUERY
-from cse.evaluation.score import MEASURES, dev_measure, score_dev, score_task
+from cse.evaluation.score import MEASURES, SHIPPED, dev_measure, score_dev, score_task
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_suite
 from cse.model.sentence_encoder import SentenceEncoder
@@ -159,7 +159,7 @@ class Roles(FakeEncoder):
 def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
     encoder = FakeEncoder()
     score = score_task(encoder, task, batch_size=7)
-    assert tuple(score.values) == MEASURES[score.facts["kind"]]
+    assert (*score.values,) == tuple(name for name in MEASURES[score.facts["kind"]] if name != SHIPPED)
     assert score.main == next(iter(score.values))
     means = {name: items for name, items in score.items.items() if name in score.values}
     for name, items in means.items():

@@ -11,7 +11,11 @@ from cse.data.tasks.kinds import GIVEN, HELD_OUT
 from cse.data.tasks.store import TEST, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.evaluation.classifier import Rows, fit_classifier, names_of
+from cse.evaluation.score import score_task
+from cse.evaluation.suite import SuiteResults
+from cse.evaluation.table import format_suite
 from cse.export.mix import mixed_texts
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import verify
 from cse.runtime.classifier import CLASSIFIER
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -54,7 +58,7 @@ def exported(models, prepared, settings, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_classifier_is_of_the_vectors_of_the_bundle_in_its_precision(exported, precision):
+def test_the_classifier_is_of_the_vectors_of_the_bundle_in_its_precision(exported, models, precision):
     encoder, task = OnnxEncoder(exported(precision), provider="cpu"), labelled()
     labels = encoder.classifier.facts.labels
     assert labels == ["four", "one", "three", "two"]
@@ -62,7 +66,14 @@ def test_the_classifier_is_of_the_vectors_of_the_bundle_in_its_precision(exporte
     expected = fit_classifier(Rows(vectors, task.reference_label), Rows(names, labels))
     np.testing.assert_allclose(encoder.classifier.weight, expected.weight, rtol=1e-4, atol=1e-5)
     test = encoder.encode(task.test, normalize=True)
-    assert [told.label for told in encoder.classify(task.test)] == [told.label for told in expected.classify(test)]
+    told = [told.label for told in encoder.classify(task.test)]
+    assert told == [told.label for told in expected.classify(test)]
+    bundle, bare = score_task(encoder, task), score_task(SentenceEncoder.load(models["bert"]), task)
+    right = sum(one == other for one, other in zip(told, task.test_label, strict=True))
+    assert bundle.values["accuracy as shipped"] == pytest.approx(100 * right / len(told))
+    printed = format_suite({"bare": SuiteResults(tasks={"own": bare}), "bundle": SuiteResults(tasks={"own": bundle})})
+    *_, head, without, with_it = printed.splitlines()
+    assert head.endswith("accuracy as shipped") and without.split()[-1] == "-" and with_it.split()[-1] != "-"
 
 
 def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, monkeypatch, capsys):
