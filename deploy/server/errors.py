@@ -73,7 +73,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     route = route_of(request.scope)
     tei = route in TEI_ROUTES
     if isinstance(error, RequestValidationError):
-        error = _invalid(error, tei)
+        error = _invalid(error, tei, request.headers.get("content-type", ""))
     elif isinstance(error, CseError):  # of the tokenizer
         error = ServiceError(422 if tei else 400, one_line(str(error)), param="input", code="invalid_tokens")
     if isinstance(error, ServiceError) and error.reason:
@@ -82,12 +82,15 @@ async def _refused(request: Request, error: Exception) -> Response:
     return answer_to(error, route)
 
 
-def _invalid(error: RequestValidationError, tei: bool) -> ServiceError:
+def _invalid(error: RequestValidationError, tei: bool, sent: str) -> ServiceError:
     """Return what to say of a body: of the first wrong field that holds no texts, else of the first wrong text."""
     found = error.errors()
     first = next((one for one in found if one["type"] != "texts"), found[0])
     parts = [part for part in first["loc"][1:] if isinstance(part, str) and part not in KINDS]
     where = ".".join(parts) or "body"
+    if first["loc"] == ("body",) and "json" not in sent:  # it was not read
+        message = f"body: Content-Type is {sent[:80] or 'missing'}; send JSON with Content-Type: application/json"
+        return ServiceError(422 if tei else 400, message, kind="Validation")
     if first["type"] != "texts":
         message = f"{where}: {one_line(first['msg'])[:200]}"
         return ServiceError(422 if tei else 400, message, param=where, kind="Validation")

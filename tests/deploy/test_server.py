@@ -119,6 +119,15 @@ def test_bad_requests_of_openai(server, body, status, message):
     assert error.keys() == {"message", "type", "param", "code"}
 
 
+def test_a_body_that_is_not_sent_as_json_is_told_so(server):
+    """As curl sends it without a header."""
+    for route, status in (("/v1/embeddings", 400), ("/embed", 422)):
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        answer = CLIENT.post(f"{server.url}{route}", content=b'{"model": "small", "input": "a"}', headers=form)
+        assert answer.status_code == status
+        assert "send JSON with Content-Type: application/json" in answer.text
+
+
 @pytest.mark.parametrize("item", ["", {}], ids=str)
 def test_a_body_of_wrong_items_makes_one_error_and_a_large_one_none(server, item):
     for shape, body in (
