@@ -6,7 +6,7 @@ from typing import Any
 
 
 def wait_for(
-    there: Callable[[], Any], seconds: float = 300.0, tell: Callable[[], str] = str, every: float = 0.1
+    there: Callable[[], Any], seconds: float = 900.0, tell: Callable[[], str] = str, every: float = 0.1
 ) -> Any:
     """Return what ``there()`` gives as soon as it is true; fail with what ``tell()`` says when it is not in time."""
     end = time.monotonic() + seconds
