@@ -20,13 +20,13 @@ repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has cha
 # two processes share the files out; each keeps to one thread; one that dies ends the run with the test's name
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile --max-worker-restart 0
 
-test: $(TOOLS)             ## fast tests, lint and types (12 minutes on two cores)
+test: $(TOOLS)             ## fast tests, lint and types (5 minutes on two cores)
 	$(MAKE) --no-print-directory -j2 lint fast # types are checked on one processor: tests take the other
 
 fast: $(TOOLS)
 	$(PYTEST) --durations 12 --durations-min 3
 
-test-all: $(TOOLS)         ## slow end-to-end and fault tests, and the pages' commands (40 minutes on two cores)
+test-all: $(TOOLS)         ## slow end-to-end and fault tests, and the pages' commands (25 minutes on two cores)
 	$(SLOW) tests
 
 # a third process: lost machines, workers and servers are waited for; files in the order of tests/conftest.py
