@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cse.adapt.backbones import choose_backbone
-from cse.adapt.look import Found
+from cse.adapt.look import TO_TRAIN, TO_TRAIN_AND_MEASURE, Found
 from cse.adapt.models import say
 from cse.data.clean import text_key
 from cse.data.prepare import own_tasks
@@ -102,7 +102,8 @@ def _known(
         left = f", {alone:,} labels none" if alone else ""
         more = ": expect more than this" if facts.accuracy < 1 else ""
         yield f"  each time its label has one text fewer than in the bundle{left}{more}"
-    yield f"to know more: {4 * counts.total():,} texts halve the interval; from 6 of a label on, models are trained"
+    more = f"from {TO_TRAIN if measured else TO_TRAIN_AND_MEASURE} of a label on, models are trained"
+    yield f"to know more: {4 * counts.total():,} texts halve the interval; {more}"
 
 
 def share(right: int, count: int) -> str:

@@ -69,8 +69,8 @@ _OF_FEW_LABELS = {
 # texts of a label, and in all; of fewer, more are held out to choose and are trained on in the end, and MAP does not
 # choose: by it a head and long training would win, which cost accuracy
 _ENOUGH_OF_LABEL, _ENOUGH = 12, 400
-_TO_TRAIN = 4  # texts of a label; of fewer, nothing is trained
-_TO_TRAIN_AND_MEASURE = 6  # the same where test rows are held out of them too
+TO_TRAIN = 4  # texts of a label; of fewer, nothing is trained
+TO_TRAIN_AND_MEASURE = 6  # the same where test rows are held out of them too
 _DESCRIPTIONS = ("description", "name", "words")  # columns beside labels without texts
 _OF_FEW_ROWS = {
     "train.dev_measure": CLASS_PROBABILITY,
@@ -167,7 +167,7 @@ def look(
         counts = Counter(texts.reference_label)
         middle, few = statistics.median(counts.values()), len(counts) < _FEW_LABELS
         few_rows = middle < _ENOUGH_OF_LABEL or counts.total() < _ENOUGH
-        if middle < (_TO_TRAIN if task is not None or labels.is_dir() else _TO_TRAIN_AND_MEASURE):
+        if middle < (TO_TRAIN if task is not None or labels.is_dir() else TO_TRAIN_AND_MEASURE):
             untrained = texts
             several = f", {counts.total():,} of {len(counts):,} labels, {middle:g} a label in the median{several}"
         kind = LABELS

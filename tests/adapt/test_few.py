@@ -62,6 +62,7 @@ def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse,
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
     assert f"few accuracy {share(right, 6)}: of 6 test texts" in done.out, done.err
+    assert "from 4 of a label on, models are trained" in done.out, "not 6: none is held out to measure"
     assert encoder.classifier.facts.rows in (0, 3), "not 6: the second text of each label is a test text"
 
 
