@@ -219,11 +219,16 @@ async def test_a_client_gets_its_share_back(make):
 
 
 @in_a_loop
-async def test_a_request_beyond_its_share_counts_as_half_of_the_queue_until_it_is_taken(make):
-    async with held(make, capacity=100) as (batcher, encoder):
-        large = batcher.submit(encoder, of_lengths(45, 45), client="one")  # nothing waited
-        assert not refused(batcher, encoder, [10, 10], "other"), "of the half that is left"
-        assert refused(batcher, encoder, [10, 10], "third")
+async def test_a_request_beyond_its_share_counts_as_half_of_the_queue(make, stepping):
+    batcher, encoder = make(capacity=100, batch_tokens=20), stepping
+    batcher.submit(encoder, of_lengths(1))
+    await encoder.started()
+    large = batcher.submit(encoder, of_lengths(*[9] * 10), client="one")  # nothing waited
+    assert not refused(batcher, encoder, [10, 10], "other"), "of the half that is left"
+    assert refused(batcher, encoder, [6, 10], "third")
+    await encoder.step()
+    assert large.waiting and not refused(batcher, encoder, [6, 6], "third"), "also when a part of it has run"
+    encoder.release()
     await large.done
 
 
