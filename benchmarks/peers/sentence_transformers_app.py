@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -22,6 +21,7 @@ from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 
 MOST_TEXTS = 64
+Waiting = asyncio.Queue[tuple[list[str], asyncio.Future[np.ndarray]]]
 
 
 class Query(BaseModel):
@@ -31,59 +31,34 @@ class Query(BaseModel):
     model: str = ""
 
 
-class PeerService:
-    """A model and the threads that run it."""
+async def run_batches(model: SentenceTransformer, waiting: Waiting) -> None:
+    """Encode whatever waits, again and again."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        torch.set_num_threads(options.threads or torch.get_num_threads())
-        dtype = {"model_kwargs": {"dtype": getattr(torch, options.dtype)}}
-        self.model = SentenceTransformer(options.model, device="cpu", **dtype)
-        self.model.eval()
-        self.pool = ThreadPoolExecutor(1)
-        self.waiting: asyncio.Queue[tuple[list[str], asyncio.Future[np.ndarray]]] = asyncio.Queue()
-
-    def encode(self, texts: list[str]) -> np.ndarray:
-        """Return unit vectors."""
+    def encode(texts: list[str]) -> np.ndarray:
         with torch.inference_mode():
-            found = self.model.encode(
+            found = model.encode(
                 texts, batch_size=MOST_TEXTS, normalize_embeddings=True, show_progress_bar=False, convert_to_tensor=True
             )
         return found.float().cpu().numpy()
 
-    async def vectors(self, texts: list[str]) -> np.ndarray:
-        """Return the vectors of one request."""
-        answer = asyncio.get_running_loop().create_future()
-        self.waiting.put_nowait((texts, answer))
-        return await answer
-
-    async def run_batches(self) -> None:
-        """Encode whatever waits, again and again."""
-        loop = asyncio.get_running_loop()
-        while True:
-            batch = [await self.waiting.get()]
-            while not self.waiting.empty() and sum(len(texts) for texts, _ in batch) < MOST_TEXTS:
-                batch.append(self.waiting.get_nowait())
-            try:
-                rows = await loop.run_in_executor(
-                    self.pool, self.encode, [text for texts, _ in batch for text in texts]
-                )
-            except Exception as error:  # the requests of this batch fail; the next ones are served
-                for _, answer in batch:
-                    answer.set_exception(error)
-                continue
-            begin = 0
-            for texts, answer in batch:
-                if not answer.done():  # its client may have gone
-                    answer.set_result(rows[begin : begin + len(texts)])
-                begin += len(texts)
+    while True:
+        batch = [await waiting.get()]
+        while not waiting.empty() and sum(len(texts) for texts, _ in batch) < MOST_TEXTS:
+            batch.append(waiting.get_nowait())
+        rows = iter(await asyncio.to_thread(encode, [text for texts, _ in batch for text in texts]))
+        for texts, answer in batch:
+            own = np.stack([next(rows) for _ in texts])
+            if not answer.done():  # its client may have gone
+                answer.set_result(own)
 
 
-def application(service: PeerService) -> FastAPI:
-    """Return the service's routes."""
+def application(model: SentenceTransformer) -> FastAPI:
+    """Return the model's routes."""
+    waiting: Waiting = asyncio.Queue()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(service.run_batches())
+        task = asyncio.create_task(run_batches(model, waiting))
         yield
         task.cancel()
 
@@ -96,8 +71,9 @@ def application(service: PeerService) -> FastAPI:
     @app.post("/v1/embeddings")
     async def embeddings(query: Query) -> Response:
         texts = [query.input] if isinstance(query.input, str) else query.input
-        rows = await service.vectors(texts)
-        data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
+        answer = asyncio.get_running_loop().create_future()
+        waiting.put_nowait((texts, answer))
+        data = [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(await answer)]
         body = orjson.dumps({"object": "list", "data": data, "model": query.model}, option=orjson.OPT_SERIALIZE_NUMPY)
         return Response(body, media_type="application/json")
 
@@ -112,9 +88,10 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, help="threads inside an operator; default: torch's own")
     options = parser.parse_args()
-    uvicorn.run(
-        application(PeerService(options)), host="127.0.0.1", port=options.port, log_level="warning", access_log=False
-    )
+    torch.set_num_threads(options.threads or torch.get_num_threads())
+    dtype = {"dtype": getattr(torch, options.dtype)}
+    model = SentenceTransformer(options.model, device="cpu", model_kwargs=dtype).eval()
+    uvicorn.run(application(model), host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
 
 
 if __name__ == "__main__":
