@@ -137,6 +137,8 @@ async def test_a_batch_holds_the_oldest_row_and_those_of_about_its_length_up_to_
     assert sorted(others) == [[12], [50], [52], [500]]
     found = await batches_of(make, 10, 30, 12, 14, 33, 9, 60, batch_tokens=1000, padding=4)
     assert found == [[9, 10, 12], [30, 33], [14], [60]]
+    assert await batches_of(make, 20, 19, 18, 17) == [[18, 19, 20], [17]]
+    assert await batches_of(make, 5, 5, 5, 5, batch_rows=3) == [[5, 5, 5], [5]]
 
 
 async def steps_to(work, encoder, most=3000):
