@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.flows.prefect_server import new_home, processes_with
+from tests.flows.repositories import write
 from tests.pipeline.workspace import STAGES, Workspace
 from tests.waiting import wait_for
 
@@ -69,9 +70,8 @@ sys.addaudithook(called)
 
 def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
     """A fresh home, little of the processor, and two runs that start at the same moment."""
-    (tmp_path / "watch").mkdir()
-    (tmp_path / "watch/sitecustomize.py").write_text(WATCH)
-    (tmp_path / "calls").write_text("")
+    write(tmp_path / "watch/sitecustomize.py", WATCH)
+    write(tmp_path / "calls", "")
     watched = {"PREFECT_HOME": "prefect", "PYTHONPATH": "watch", "CALLS": "calls"}
     usual = ("PREFECT_SERVER_ANALYTICS_ENABLED", "DO_NOT_TRACK", "DVC_NO_ANALYTICS")
     usual += ("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",)
@@ -98,8 +98,7 @@ def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
             assert noise not in text, text
     calls = set((tmp_path / "calls").read_text().splitlines())
     assert calls, "the watch was on"
-    outside = [call for call in calls if not any(here in call for here in ("127.0.0.1", "localhost", "'::1'", "/"))]
-    assert outside == []
+    assert [call for call in calls if not any(at in call for at in ("127.0.0.1", "localhost", "'::1'", "/"))] == []
 
 
 GOOD, WORSE = 1.0, 0.02  # learning rates
