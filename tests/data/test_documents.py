@@ -1,6 +1,5 @@
 """The view ``documents``: tables and files, their titles, passages and the rows made of them."""
 
-import re
 import time
 
 import pytest
@@ -51,9 +50,9 @@ def test_questions_and_answers_of_a_table(rows_of, tmp_path):
     path = write_lines(tmp_path / "faq.csv", ["question,answer", "How do I pay,By card. Or cash.", "When?,", ",Never."])
     rows, report = rows_of(path, pairs="question_answer")
     assert rows == [{"sent0": "How do I pay", "sent1": "By card. Or cash.", "group": "2"}]
-    assert report["train"]["dropped"]["empty_document"] == {"count": 2, "first": "faq.csv:3"}
+    assert dropped(report["train"]) == {"empty_document": (2, "faq.csv:3")}
     rows, _ = rows_of(write_lines(path, ["q,a", "Cats,They sleep."]), pairs="question_answer", columns=["q", "a"])
-    assert (rows[0]["sent0"], rows[0]["sent1"]) == ("Cats", "They sleep.")
+    assert [*rows[0].values()][:2] == ["Cats", "They sleep."]
 
 
 def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path):
@@ -139,20 +138,20 @@ def test_hostile_text_is_read_in_time(tmp_path, name):
 @pytest.mark.parametrize("tag", ["div", "ul><li", "b"])
 def test_a_page_nested_too_deep_is_named(tmp_path, tag):
     path = write_lines(tmp_path / "deep.html", [f"<{tag}>" * 20_000 + "text"])
-    said = refusal(lambda: list(read_documents(path)))
-    assert "deep.html: its elements are nested more than 256 deep" in said
+    said = "deep.html: its elements are nested more than 256 deep"
+    assert said in refusal(lambda: list(read_documents(path)))
     assert "256 deep" in refusal(html_document, "<html>" + f"<{tag}>" * 300 + "text")
     assert html_document(f"<{tag}>" * 50 + "text")[1][0].paragraphs == ["text"]
 
 
 def test_an_input_without_documents_is_one_line(rows_of, tmp_path):
     for name, text, said in (
-        ("a.png", "", r"docs: no .txt, .csv, .* file in this folder \(only a.png\)"),
-        ("a.txt", " \n", r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
-        ("a.csv", "text\nx", r"docs: both files of text and tables \(a.csv\); name one file"),
+        ("a.png", "", "file in this folder (only a.png)"),
+        ("a.txt", " \n", "docs: all 1 rows were dropped: 1 empty_document (first docs:a.txt)"),
+        ("a.csv", "text\nx", "docs: both files of text and tables (a.csv); name one file"),
     ):
         write_lines(tmp_path / "docs" / name, [text])
-        assert re.search(said, refusal(rows_of, tmp_path / "docs"))
+        assert said in refusal(rows_of, tmp_path / "docs")
 
 
 def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(rows_of, tmp_path):
