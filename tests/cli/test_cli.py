@@ -66,10 +66,11 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
 
 
 def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
-    for number, ends in enumerate(("\n", "\r\n")):
-        text = ends.join(SENTENCES).encode()
-        assert cse("encode", "data/bundle", "--out", f"{number}.npy", "--raw", stdin=text).code == 0
-    unix, windows = (np.load(project / f"{number}.npy") for number in (0, 1))
+    found = []
+    for ends in ("\n", "\r\n"):
+        assert cse("encode", "data/bundle", "--out", "x.npy", "--raw", stdin=ends.join(SENTENCES).encode()).code == 0
+        found.append(np.load(project / "x.npy"))
+    unix, windows = found
     assert unix.shape == (5, 32), "a last line without an end counts too"
     np.testing.assert_array_equal(unix, windows)
     assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
@@ -141,9 +142,8 @@ def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     write_lines(project / "own/twins.csv", lines)
     write_lines(project / "triplets.csv", ["anchor,positive,negative", "a cat,the cat,a dog", "a dog,the dog,rain"])
     done = cse("evaluate", "data/bundle", "--task", "own", "--task", "triplets.csv", "--json", "s.json", "--out", "rec")
-    assert done.code == 0, done.err
-    first, second = done.out.split("\n\n")[:2]
-    assert first.startswith("twins (times 100; binary pairs: 3 pairs, 2 of them mean the same; ")
+    first, second, *_ = done.out.split("\n\n")
+    assert first.startswith("twins (times 100; binary pairs: 3 pairs, 2 of them mean the same; "), done.err
     assert second.startswith("triplets (times 100; triplets: 2; ")
     scores = json.loads((project / "s.json").read_text())["data/bundle"]
     assert set(scores) == {"pooling", "reads", "tasks"}, "without --data and --suite, nothing else"
