@@ -183,7 +183,7 @@ def test_queries_and_documents_get_the_text_of_their_role_and_a_large_collection
     assert [len(sentences) for sentences, *_ in encoder.calls] == [3, 4, 4, 4, 4, 4, 1], "no more documents at a time"
 
 
-def test_the_measure_that_selects_checkpoints():
+def test_the_measure_that_selects_checkpoints_and_one_that_is_not_defined_selects_nothing():
     every = score_task(FakeEncoder(), BANK).values
     found = [score_dev(FakeEncoder(), BANK, measure=name) for name in (None, "class mean")]
     assert [(one.measure, one.value) for one in found] == [(name, every[name]) for name in ("kNN", "class mean")]
@@ -191,6 +191,11 @@ def test_the_measure_that_selects_checkpoints():
     assert "train.dev_measure: 'nDCG@5' is no measure of birds" in said and "did you mean 'nDCG@10'" in said
     said = refusal(dev_measure, PAIRS, "F1 threshold", "train.dev_measure")
     assert "'F1 threshold' is no measure of pairs (binary pairs); one of AP, F1" in said
+    alone = LabelledTexts("alone", TEXTS[:12], LABELS[:12], TEXTS[12:15], ["a", "b", "c"])
+    score = score_task(FakeEncoder(), alone)
+    assert list(score.values) == ["kNN", "class mean", "accuracy"] and "MAP" not in score.items
+    with pytest.raises(UndefinedScore, match="alone: MAP is not defined: no two test rows have the same label"):
+        score_dev(FakeEncoder(), alone, measure="MAP")
 
 
 def test_tasks_beside_the_other_measures_and_one_that_has_no_score():
@@ -225,15 +230,6 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
     assert read_items(tmp_path / "none.npz") == {}
     page = as_html(make_report(group(records)))
     assert "Your task: birds" in page and f"{results.tasks['birds'].values['nDCG@10']:.2f}" in page
-
-
-def test_a_measure_that_is_not_defined_is_left_out_and_selects_nothing():
-    alone = LabelledTexts("alone", TEXTS[:12], LABELS[:12], TEXTS[12:15], ["a", "b", "c"])
-    score = score_task(FakeEncoder(), alone)
-    assert list(score.values) == ["kNN", "class mean", "accuracy"]
-    assert "MAP" not in score.items
-    with pytest.raises(UndefinedScore, match="alone: MAP is not defined: no two test rows have the same label"):
-        score_dev(FakeEncoder(), alone, measure="MAP")
 
 
 def test_a_query_side_reads_queries_alone(bert):
