@@ -183,9 +183,5 @@ def test_an_unreachable_hub_is_asked_once_and_a_cached_file_is_read_without_it(t
     write(folder / "refs/main", commit)
     write_lines(folder / "snapshots" / commit / "wiki1m_for_simcse.txt", ["one", "two"])
     assert [row.texts for row in rows_of("sentences", "wiki1m_for_simcse.txt")] == [("one",), ("two",)]
-
-
-def test_other_failures_are_one_line(monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", Mock(side_effect=RuntimeError("first line\nsecond line")))
     assert refusal(rows_of, "pairs", "c.csv", hub_id="a/b").endswith("a/b/c.csv: RuntimeError: first line")

@@ -72,17 +72,16 @@ def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
     """A fresh home, little of the processor, and two runs that start at the same moment."""
     write(tmp_path / "watch/sitecustomize.py", WATCH)
     write(tmp_path / "calls", "")
-    watched = {"PREFECT_HOME": "prefect", "PYTHONPATH": "watch", "CALLS": "calls"}
-    usual = ("PREFECT_SERVER_ANALYTICS_ENABLED", "DO_NOT_TRACK", "DVC_NO_ANALYTICS")
-    usual += ("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",)
+    places = {"PREFECT_HOME": "prefect", "PYTHONPATH": "watch", "CALLS": "calls"}
+    watched = {name: str(tmp_path / place) for name, place in places.items()}
     clones = [finished_tiny_clone.copy(tmp_path / name / "clone") for name in ("one", "two")]
     for workspace in clones:
         workspace.set({"export.tolerance": 2e-5})  # one stage to run
         workspace.commit()
     runs, logs = [], [tmp_path / "one.log", tmp_path / "two.log"]
     for workspace, log in zip(clones, logs, strict=True):
-        environment = {name: value for name, value in environment_of(workspace).items() if name not in usual}
-        environment |= {name: str(tmp_path / place) for name, place in watched.items()}
+        environment = workspace.environment | watched
+        del environment["DVC_NO_ANALYTICS"]
         with log.open("w") as stream:
             runs.append(subprocess.Popen(
                 [sys.executable, "-m", "flows.train_cse"], cwd=workspace.folder, env=environment,
