@@ -45,14 +45,13 @@ def test_import_contracts():
 def test_importing_the_package_loads_nothing():
     """``cse/__init__.py`` may name its encoders, not import them: the tests below leave it out for that reason."""
     nodes = tree_of(ROOT / "cse/__init__.py").body
-    top_level = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert {node.module for node in top_level} <= {"__future__", "typing"}
+    assert {node.module for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)} <= {"__future__", "typing"}
     lazy = {f"cse.{name}" for name in ("BankEncoder", "SentenceEncoder", "OnnxEncoder")}
     for file in (ROOT / "cse").rglob("*.py"):
         assert imported_names(file).isdisjoint(lazy), f"{file}: import it from its module"
 
 
-def test_server_does_without_torch():
+def test_the_server_and_nothing_that_it_imports_load_torch():
     for file in (ROOT / "deploy").rglob("*.py"):
         imported = imported_names(file)
         assert {name.split(".")[0] for name in imported}.isdisjoint({"torch", "transformers", "datasets"}), file
@@ -60,9 +59,6 @@ def test_server_does_without_torch():
         allowed = ("cse.runtime", "cse.choices", "cse.errors", "cse.process", "cse.OnnxEncoder", "cse.__version__")
         allowed += ("cse.outputs", "cse.stages.common") if file.name == "registry.py" else ()
         assert all(name.startswith(allowed) for name in used), f"{file} uses more than the runtime: {used}"
-
-
-def test_nothing_the_server_imports_loads_torch():
     modules = "deploy.server.run, deploy.server.registry, flows.registry, cse.stages.common"
     heavy = {"torch", "transformers", "datasets", "prefect", "dvc", "opentelemetry.sdk"}
     code = f"import sys, {modules}; print(*({heavy} & sys.modules.keys()))"
@@ -85,7 +81,9 @@ def test_the_picture_shows_the_imports():
 
 
 def test_stage_dependencies(graph):
-    for name, stage in read_stages(DVC_FILE).items():
+    stages = read_stages(DVC_FILE)
+    assert len(stages) > 4
+    for name, stage in stages.items():
         modules = modules_of_stage(graph, stage["module"])
         assert uncovered(modules, stage["deps"]) == [], f"{name}: add these to its deps in dvc.yaml"
         assert unused(modules, stage["deps"]) == [], f"{name}: its code does not import these deps of dvc.yaml"
@@ -95,17 +93,14 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     """What stage ``train`` imports, but for what only reads settings, writes files or words errors."""
     code = {path.relative_to(ROOT).as_posix() for path in training_code()}
     around = re.compile(r"cse/(settings/|(artifact|choices|errors|files|outputs|process)\.py)")
-    files = {file_of(module).relative_to(ROOT).as_posix() for module in modules_of_stage(graph, "cse.stages.train")}
-    trains = {file for file in files if not around.match(file)}
+    trains = {file for file in files_of(modules_of_stage(graph, "cse.stages.train")) if not around.match(file)}
     assert {"cse/training/losses.py", "cse/evaluation/score.py", "cse/model/backbone.py"} <= trains
     assert trains - code == set(), "add these to the training code in cse/training/__init__.py"
     assert "cse/training/workers.py" in trains
 
 
 def test_stage_settings():
-    stages = read_stages(DVC_FILE)
-    assert len(stages) > 0
-    for name, stage in stages.items():
+    for name, stage in read_stages(DVC_FILE).items():
         found = groups_read(file_of(stage["module"]))
         assert sorted(found) == sorted(stage["params"]), f"{name}: the groups that it reads and its params differ"
 
@@ -156,15 +151,13 @@ def read_stages(dvc_file: Path) -> dict[str, dict]:
     stages = {}
     for name, entry in YAML(typ="safe", pure=True).load(dvc_file)["stages"].items():
         entry = entry.get("do", entry)
-        commands = entry["cmd"] if isinstance(entry["cmd"], list) else [entry["cmd"]]
-        modules = [found[1] for command in commands if (found := STAGE_COMMAND.search(command))]
-        assert len(modules) == 1, f"{name}: expected one `python -m cse.stages.NAME`, found {commands}"
+        (module,) = STAGE_COMMAND.findall(str(entry["cmd"]))
         deps = [next(iter(dep)) if isinstance(dep, dict) else dep for dep in entry.get("deps", [])]
         params = []
         for item in entry.get("params", []):
             params += [item] if isinstance(item, str) else [key for keys in item.values() for key in keys]
         params = list(dict.fromkeys(key.split(".")[0] for key in params))  # a stage may depend on a part of a group
-        stages[name] = {"module": modules[0], "deps": deps, "params": params}
+        stages[name] = {"module": module, "deps": deps, "params": params}
     return stages
 
 
@@ -202,15 +195,18 @@ def holds_code(file: Path) -> bool:
 
 def uncovered(modules: set[str], deps: list[str]) -> list[str]:
     """Files of modules that no dep is or holds."""
-    files = sorted(file_of(module).relative_to(ROOT).as_posix() for module in modules)
-    return [file for file in files if not any(covers(dep, file) for dep in deps)]
+    return [file for file in files_of(modules) if not any(covers(dep, file) for dep in deps)]
 
 
 def unused(modules: set[str], deps: list[str]) -> list[str]:
     """Code deps that hold none of the modules; the ``__init__.py`` of a package around them may be named."""
     around = {".".join(module.split(".")[:depth]) for module in modules for depth in range(1, module.count(".") + 1)}
-    files = [file_of(module).relative_to(ROOT).as_posix() for module in modules | around]
+    files = files_of(modules | around)
     return [dep for dep in deps if is_code(dep) and not any(covers(dep, file) for file in files)]
+
+
+def files_of(modules: set[str]) -> list[str]:
+    return sorted(file_of(module).relative_to(ROOT).as_posix() for module in modules)
 
 
 def covers(dep: str, file: str) -> bool:
@@ -232,19 +228,12 @@ def declared_groups(file: Path) -> tuple[str, ...]:
 
 @functools.cache
 def stage_parts(file: Path) -> dict[str, Path]:
-    """What a stage imports by name from other modules of stages and training, and their files.
-
-    Of a class, its methods too.
-    """
+    """What a stage imports by name from modules of stages and training, methods of classes too, and their files."""
     nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
     modules = [node for node in nodes if re.fullmatch(r"cse\.(?:stages|training)\.\w+", node.module or "")]
     found = {alias.name: file_of(node.module) for node in modules for alias in node.names}
-    classes = [
-        (each, path)
-        for path in set(found.values())
-        for each in tree_of(path).body
-        if isinstance(each, ast.ClassDef) and each.name in found
-    ]
+    bodies = [(each, path) for path in set(found.values()) for each in tree_of(path).body]
+    classes = [(each, path) for each, path in bodies if isinstance(each, ast.ClassDef) and each.name in found]
     methods = {node.name: path for each, path in classes for node in each.body if isinstance(node, ast.FunctionDef)}
     return methods | found
 
@@ -253,9 +242,9 @@ def stage_parts(file: Path) -> dict[str, Path]:
 def groups_read(file: Path) -> set[str]:
     """Groups that a stage's module takes from its ``Settings`` arguments.
 
-    Allowed are ``settings.group``, ``getattr(settings, name)`` for the names of ``GROUPS``, and handing settings
-    to a function or class of the same file, or of another stage, which is then read too; an attribute
-    of the name ``settings`` counts as settings. Anything else would hide what is read.
+    Allowed are ``settings.group``, ``getattr(settings, name)`` for the names of ``GROUPS``, and handing settings to a
+    function or class of the same file, or of another stage, which is then read too; an attribute ``settings`` counts as
+    settings. Anything else would hide what is read.
     """
     tree = tree_of(file)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]

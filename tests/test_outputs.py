@@ -16,6 +16,7 @@ from cse.files import begins_with, is_json_with
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from tests.cli.workspace import contents
 from tests.parts import refusal as said
+from tests.rows import write_lines
 
 IS_NPY = begins_with(b"\x93NUMPY")
 HOST = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in socket.gethostname())
@@ -27,34 +28,36 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def write(folder, *names, text="mine"):
+    for name in names:
+        write_lines(folder / name, [text])
+
+
 def publish(out, name="first.txt", kind=Kind.CHECKPOINT):
     with publish_folder(out, kind) as folder:
-        (folder / name).write_text(name, encoding="utf-8")
+        write(folder, name)
+        assert not (out / name).exists()
 
 
 def test_a_folder_replaces_an_empty_and_an_old_one(tmp_path):
-    (tmp_path / "deep/out").mkdir(parents=True)
-    for text in ("first", "second"):
-        with publish_folder(tmp_path / "deep/out", Kind.BUNDLE) as folder:
-            (folder / "part").mkdir()
-            (folder / f"part/{text}.txt").write_text(text, encoding="utf-8")
-            assert not (tmp_path / f"deep/out/part/{text}.txt").exists()
-    assert names(tmp_path / "deep/out/part") == ["second.txt"]
+    (out := tmp_path / "deep/out").mkdir(parents=True)
+    for name in ("part/first.txt", "part/second.txt"):
+        publish(out, name, Kind.BUNDLE)
+    assert names(out / "part") == ["second.txt"]
     assert names(tmp_path / "deep") == ["out"]
-    manifest = json.loads((tmp_path / "deep/out" / Kind.BUNDLE.manifest).read_text(encoding="utf-8"))
+    manifest = json.loads((out / Kind.BUNDLE.manifest).read_text(encoding="utf-8"))
     assert manifest["kind"] == "bundle" and list(manifest["files"]) == ["part/second.txt"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_leaves_the_old_output_and_no_litter(tmp_path, monkeypatch, error):
-    out, file = tmp_path / "out", tmp_path / "file.json"
-    publish(out)
-    file.write_text("old", encoding="utf-8")
+    publish(out := tmp_path / "out")
+    write(tmp_path, "file.json")
     before, rename = contents(tmp_path), Path.rename
     with pytest.raises(error), publish_folder(out, Kind.CHECKPOINT) as folder:
-        (folder / "new.txt").write_text("new", encoding="utf-8")
+        write(folder, "new.txt")
         raise error
-    with pytest.raises(error), publish_file(file) as new:
+    with pytest.raises(error), publish_file(tmp_path / "file.json") as new:
         new.write_text("new", encoding="utf-8")
         raise error
 
@@ -72,9 +75,9 @@ def test_an_error_leaves_the_old_output_and_no_litter(tmp_path, monkeypatch, err
 
 def test_a_link_stands_for_what_it_leads_to(tmp_path):
     publish(tmp_path / "big-disk/out")
-    (tmp_path / "out").symlink_to(tmp_path / "big-disk/out")
-    (tmp_path / "big-disk/a.json").write_text("{}", encoding="utf-8")
-    (tmp_path / "a.json").symlink_to(tmp_path / "big-disk/a.json")
+    write(tmp_path / "big-disk", "a.json")
+    for name in ("out", "a.json"):
+        (tmp_path / name).symlink_to(tmp_path / "big-disk" / name)
     publish(tmp_path / "out", "second.txt")
     with publish_file(tmp_path / "a.json") as new:
         new.write_text("[]", encoding="utf-8")
@@ -154,9 +157,7 @@ def refusal(out, kind=Kind.CHECKPOINT):
 
 
 def test_a_folder_of_other_things_and_outputs_of_another_kind_are_refused(tmp_path):
-    (tmp_path / "mine/deep").mkdir(parents=True)
-    for name in ("a.txt", "deep/b.txt", "deep/c.txt", "deep/d.txt"):
-        (tmp_path / "mine" / name).touch()
+    write(tmp_path / "mine", "a.txt", "deep/b.txt", "deep/c.txt", "deep/d.txt")
     text = "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); choose another folder"
     assert refusal(tmp_path / "mine").startswith(text)
     publish(tmp_path / "models/tickets", kind=Kind.BUNDLE)
@@ -171,9 +172,8 @@ def test_a_manifest_that_is_none_and_a_file_of_somebody_else_make_no_output(tmp_
         (out / MANIFEST).write_text(other, encoding="utf-8")
         assert "did not put there" in refusal(out)
     (out / MANIFEST).write_text(whole, encoding="utf-8")
-    (out / "part").mkdir()
     for mine in ("notes.txt", "part/notes.txt"):
-        (out / mine).write_text("mine", encoding="utf-8")
+        write(out, mine)
         assert f"did not put there ({mine})" in refusal(out)
         (out / mine).unlink()
     (out / "link").symlink_to(tmp_path)
@@ -185,41 +185,38 @@ def test_a_file_that_may_change_is_ours_whatever_it_holds(tmp_path):
     out = tmp_path / "out"
     for text in ("first", "second"):
         with publish_folder(out, Kind.BANK, changing=("README.md", "domains/*")) as folder:
-            (folder / "domains").mkdir()
-            for name in ("README.md", "domains/a.safetensors", "model.onnx"):
-                (folder / name).write_text(text, encoding="utf-8")
+            write(folder, "README.md", "domains/a.safetensors", "model.onnx", text=text)
         files = json.loads((out / Kind.BANK.manifest).read_text(encoding="utf-8"))["files"]
         assert (files["README.md"], files["domains/a.safetensors"], len(files["model.onnx"])) == ("", "", 64)
-        (out / "README.md").write_text("edited", encoding="utf-8")
+        write(out, "README.md", text="edited")
 
 
 def test_a_manifest_reaches_nothing_outside_its_folder(tmp_path):
-    mine = tmp_path / "mine.txt"
-    mine.write_text("mine", encoding="utf-8")
+    write(tmp_path, "mine.txt")
     publish(tmp_path / "out")
-    facts = {"kind": "checkpoint", "files": dict.fromkeys(["first.txt", "../mine.txt", str(mine)], "")}
+    facts = {"kind": "checkpoint", "files": dict.fromkeys(["first.txt", "../mine.txt", f"{tmp_path}/mine.txt"], "")}
     (tmp_path / "out" / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
     publish(tmp_path / "out", "second.txt")
     assert names(tmp_path / "out") == [MANIFEST, "second.txt"]
-    assert mine.read_text(encoding="utf-8") == "mine"
+    assert names(tmp_path) == ["mine.txt", "out"]
 
 
 def test_what_appears_during_the_work_or_slips_in_at_its_end_is_kept(tmp_path, monkeypatch):
     out, rename = tmp_path / "out", Path.rename
     publish(out)
     with pytest.raises(CseError, match=r"did not put there \(notes.txt\)"), publish_folder(out, Kind.CHECKPOINT):
-        (out / "notes.txt").write_text("mine", encoding="utf-8")
+        write(out, "notes.txt")
     assert names(out) == [MANIFEST, "first.txt", "notes.txt"] and names(tmp_path) == ["out"]
     (out / "notes.txt").unlink()
 
     def slip_in(self, target):
         if self == out:
-            (out / "notes.txt").write_text("mine", encoding="utf-8")
+            write(out, "notes.txt")
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", slip_in)
     publish(out, "second.txt")
-    assert [path.read_text(encoding="utf-8") for path in tmp_path.rglob("notes.txt")] == ["mine"]
+    assert len([*tmp_path.rglob("notes.txt")]) == 1
 
 
 def test_places_that_are_never_replaced(tmp_path, monkeypatch):
@@ -235,7 +232,7 @@ def test_places_that_are_never_replaced(tmp_path, monkeypatch):
         (tmp_path / f"clone{name}" / name).mkdir(parents=True)
         assert refusal(tmp_path / f"clone{name}").startswith("is the root of a repository")
     (tmp_path / "clone.git/.git").rmdir()
-    (tmp_path / "clone.git/.git").write_text("gitdir: elsewhere", encoding="utf-8")  # a worktree
+    write(tmp_path / "clone.git", ".git", text="gitdir: elsewhere")  # a worktree
     assert refusal(tmp_path / "clone.git").startswith("is the root of a repository")
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "disk")

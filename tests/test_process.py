@@ -7,14 +7,12 @@ import pytest
 
 from cse.errors import CseError
 from cse.process import handling, only_one, throwaway_folder
+from tests.rows import write_lines
 
 
 def test_a_folder_goes_with_its_block_and_a_forgotten_one_with_the_next(tmp_path):
-    for name in ("run-left", "run-ours", "other-left"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    for name in ("run-left", "other-left"):
-        (tmp_path / f"{name}.lock").touch()
+    for name in ("run-left/file", "run-left.lock", "run-ours/file", "other-left/file", "other-left.lock"):
+        write_lines(tmp_path / name, [])
     mine = tmp_path / "run-mine"
     with throwaway_folder(mine, "run-*", "refused"):
         assert not (tmp_path / "run-left").exists(), "its lock is held by nobody"

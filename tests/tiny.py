@@ -58,12 +58,10 @@ def make_backbone_folder(
     """
     torch.manual_seed(seed)
     shape = SHAPE | {"initializer_range": 0.2, "pad_token_id": 0 if family == "bert" else 1} | changes
-    if family == "roberta":
-        shape["type_vocab_size"] = 1
     if family == "bert":
         model = (BertForMaskedLM if head else BertModel)(BertConfig(**shape))
     else:
-        model = (RobertaForMaskedLM if head else RobertaModel)(RobertaConfig(**shape))
+        model = (RobertaForMaskedLM if head else RobertaModel)(RobertaConfig(**shape | {"type_vocab_size": 1}))
     model.save_pretrained(folder)
     make_tokenizer(family).save(str(folder / "tokenizer.json"))
     if max_length:

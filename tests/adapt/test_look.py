@@ -5,31 +5,26 @@ import pytest
 from cse.adapt.look import Reading, base_settings, look, view_of_source
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.load import settings_with
-from tests.rows import write_table
+from tests.rows import write_lines, write_table
 
-LABELLED = "text,category\na,x\nb,x\nc,y\n"
+LABELLED = "text,category\na,x\nb,x\nc,y"
 
 
-def write(path, text="a b\nc d\n"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+def write(path, text="a b\nc d"):
+    return write_lines(path, [text])
 
 
 def test_a_file_is_known_by_its_columns_and_a_folder_by_its_files(tmp_path):
     for name, text, view in (
-        ("lines.txt", "one\ntwo\n", "sentences"),
-        ("texts.csv", "text\none\n", "sentences"),
-        ("questions.csv", "text,category\none,a\n", "sentences"),
-        ("pairs.csv", "sent0,sent1\na,b\n", "pairs"),
-        ("quora.csv", "question1,question2,is_duplicate\na,b,1\n", "pairs"),
-        ("nli.csv", "premise,hypothesis,label\na,b,neutral\n", "pairs"),
+        ("lines.txt", "one\ntwo", "sentences"),
+        ("questions.csv", "text,category\none,a", "sentences"),
+        ("pairs.csv", "sent0,sent1\na,b", "pairs"),
+        ("nli.csv", "premise,hypothesis,label\na,b,neutral", "pairs"),
         ("bge.jsonl", '{"query": "q", "pos": ["a"], "neg": ["b"]}', "triplets"),
-        ("triplets.tsv", "anchor\tpositive\tnegative\na\tb\tc\n", "triplets"),
-        ("beir/corpus.jsonl", '{"_id": "1", "title": "t", "text": "b"}\n', "documents"),
-        ("faq.csv", "question,answer\nq,a\n", "documents"),
-        ("many/page.md", "# Title\n\nText.\n", "documents"),
-        ("one/a.txt", "a b\nc d\n", "sentences"),
+        ("beir/corpus.jsonl", '{"_id": "1", "title": "t", "text": "b"}', "documents"),
+        ("faq.csv", "question,answer\nq,a", "documents"),
+        ("many/page.md", "# Title\n\nText.", "documents"),
+        ("one/a.txt", "a b\nc d", "sentences"),
     ):
         assert view_of_source(write(tmp_path / name, text)) == view, name
     write(tmp_path / "many/a.txt")
@@ -39,7 +34,7 @@ def test_a_file_is_known_by_its_columns_and_a_folder_by_its_files(tmp_path):
 
 def test_labels_are_trained_on_and_measured(tmp_path):
     write(tmp_path / "intents/train.csv", LABELLED)
-    write(tmp_path / "intents/test.csv", "text,category\na,b\n")
+    write(tmp_path / "intents/test.csv", "text,category\na,b")
     found = look([], labels=tmp_path / "intents").settings
     assert found["data.train_path"] == str(tmp_path / "intents/train.csv")
     assert found["data.task_path"] == str(tmp_path / "intents")
@@ -63,37 +58,36 @@ def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, l
 
 
 def test_columns_of_any_name(tmp_path):
-    text = "id;utterance;scenario;label\n1;a;x;1\n2;b;x;2\n3;c;y;3\n"
-    write(tmp_path / "intents/train.csv", text)
-    write(tmp_path / "intents/test.csv", text)
+    for part in ("train", "test"):
+        write(tmp_path / f"intents/{part}.csv", "id;utterance;scenario;label\n1;a;x;1\n2;b;x;2\n3;c;y;3")
     found = look([], labels=tmp_path / "intents", reading=Reading(("utterance", "scenario")))
     assert found.settings["data.columns"] == ["utterance", "scenario"]
-    usual = write(tmp_path / "a.csv", "sentence,intent,group\na,x,1\nb,x,1\nc,y,2\n")
+    usual = write(tmp_path / "a.csv", "sentence,intent,group\na,x,1\nb,x,1\nc,y,2")
     assert "(columns sentence, intent)" in look([], labels=usual).told
     assert "data.columns" not in look([], labels=usual).settings, "each file is read by its own usual names"
     assert look([], labels=usual, reading=Reading((None, "group"))).settings["data.columns"] == ["sentence", "group"]
 
 
 def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
-    head, rows = "sentence1,sentence2,label\n", "a,b,1\nc,d,0\ne,f,0\n"
+    head, rows = "sentence1,sentence2,label\n", "a,b,1\nc,d,0\ne,f,0"
     found = look([write(tmp_path / "p.csv", head + rows)])
     assert found.told == f"{tmp_path}/p.csv: pairs; left out of 3: 2 labelled_negative"
     (tmp_path / "old.csv").write_bytes("sent0;sent1\né;x\n".encode("cp1252"))
     assert look([tmp_path / "old.csv"], reading=Reading(encoding="cp1252")).told.endswith("pairs")
-    scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
+    scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5")])
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
 
 
 def test_further_sources_are_trained_on_beside_the_first(tmp_path):
-    triplets = write(tmp_path / "NLI (all).csv", "anchor,positive,negative\na,b,c\n")
-    lines, faq = write(tmp_path / "lines.txt"), write(tmp_path / "faq.csv", "question,answer\nq,a\n")
+    triplets = write(tmp_path / "NLI (all).csv", "anchor,positive,negative\na,b,c")
+    lines, faq = write(tmp_path / "lines.txt"), write(tmp_path / "faq.csv", "question,answer\nq,a")
     found = look([lines, triplets, faq])
     assert found.settings["data.more"] == [
         {"name": "nli-all", "path": str(triplets), "view": "triplets"},
         {"name": "faq", "path": str(faq), "view": "documents", "pairs": "question_answer"},
     ]
     assert found.settings["objective.energy_hinge.weight"] == 0
-    several = write(tmp_path / "several.csv", "anchor,positive,negative_1,negative_2\na,b,c,d\n")
+    several = write(tmp_path / "several.csv", "anchor,positive,negative_1,negative_2\na,b,c,d")
     assert look([several]).settings["train.distinct_batches"] is True, "two rows of one pair do not meet"
     (more,) = look([triplets, lines]).settings["data.more"]
     assert more == {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}
@@ -114,13 +108,9 @@ export: {score_loss: 2.0}
 """
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
+def test_what_another_run_left_is_told_and_not_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     PARAMS_FILE.write_text(LEFT_OVER)
-
-
-def test_what_another_run_left_is_told_and_not_taken(place):
     settings, told = base_settings(PARAMS_FILE, {"data.view": "categories", "objective.energy_hinge.weight": 0.0}, {})
     assert (settings.prompt, settings.train.epochs, settings.train.dev_measure) == (Settings().prompt, 1, None)
     assert settings.data.task_path == Settings().data.task_path
@@ -130,9 +120,7 @@ def test_what_another_run_left_is_told_and_not_taken(place):
         "an adaptation starts from the defaults; not taken from params.yaml: data.task_path another/task, "
         "prompt.length 40, train.epochs 3, train.dev_measure MAP (-s sets a value)"
     ), "what the command sets itself is no news"
-
-
-def test_a_file_that_was_named_is_taken_but_for_its_data(place):
+    # a file that was named is taken but for its data
     settings, told = base_settings(PARAMS_FILE, {"data.view": "pairs"}, {"train.epochs": 2}, named=True)
     assert (settings.prompt.length, settings.train.epochs, settings.train.dev_measure) == (40, 2, None)
     assert settings.data.task_path == Settings().data.task_path

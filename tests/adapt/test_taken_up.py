@@ -76,10 +76,9 @@ def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, labelled, clock, monke
         patch.setattr(CsvLog, "step", interrupted)
         done = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert done.code == 130
-    lines = done.out.splitlines()
     assert re.search("^in the bundle: (head|prompts_head-42) ", done.out, re.MULTILINE), "the second seed is not there"
-    assert any("labels held out kNN: " in line for line in lines), "it was measured"
-    assert lines[-2] == "note: stopped before the end; the same command goes on"
+    assert "labels held out kNN: " in done.out, "it was measured"
+    assert "\nnote: stopped before the end; the same command goes on\n" in done.out
     assert (labelled / "out/bundle/model/checkpoint.json").is_file()
     again = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert again.code == 0, again.err
@@ -115,44 +114,35 @@ def opened(out: Path, *, budget: float = 1, again: bool = False, **values) -> Le
     return open_ledger(out, settings, {"budget": budget}, {}, again=again)
 
 
-def test_a_plan_is_kept_and_not_bent(tmp_path):
-    """Until there is one, another budget may be tried."""
-    out = tmp_path / "out"
-    opened(out, budget=1).run("prepare", lambda: None)
-    opened(out, budget=2).run("plan", lambda: {"seeds": 3}, of={"budget": 2})
-    said = refusal(opened, out, budget=3)
-    assert "out: budget was 2 and is 3 now; name another folder with --out, or set this " in said
-    assert opened(out, budget=2).names() == ["adaptation", "plan", "prepare"]
-
-
 @pytest.mark.parametrize("linked", [False, True])
 def test_again_renames_the_whole_folder_and_deletes_nothing(tmp_path, capsys, linked):
-    out = there = tmp_path / "out"
+    out, there = tmp_path / "out", tmp_path / ("elsewhere" if linked else "out")
+    there.mkdir()
     if linked:
-        there = tmp_path / "elsewhere"
-        there.mkdir()
         out.symlink_to(there)
     for seed in range(3):
         opened(out, again=True, **{"train.seed": seed}).run("prepare", lambda: None)
         opened(out, again=True, **{"train.seed": seed})
-        assert sorted(path.name for path in there.parent.glob(f"{there.name}*")) == [
-            there.name, *(f"{there.name}-{number}" for number in range(1, seed + 1))
-        ], "the same adaptation goes on"  # fmt: skip
+        folders = {there, *(tmp_path / f"{there.name}-{number}" for number in range(1, seed + 1))}
+        assert {*tmp_path.glob(f"{there.name}*")} == folders, "the same adaptation goes on"
         (out / "thesis.txt").write_text(f"{seed}")
-    said = capsys.readouterr().err
-    assert f"the earlier adaptation is in {there}-1 now; delete it when you no longer need it\n" in said
+    assert f"the earlier adaptation is in {there}-1 now; delete it when you" in capsys.readouterr().err
     assert [(tmp_path / f"{there.name}-{n}/thesis.txt").read_text() for n in (1, 2)] == ["0", "1"]
     assert Ledger(tmp_path / f"{there.name}-2/ledger").names() == ["adaptation", "prepare"]
 
 
 def test_what_makes_it_another_adaptation_is_said(tmp_path):
+    """Until there is a plan, another budget may be tried."""
     out, backbone = tmp_path / "out", {"backbone.name": str(make_backbone_folder(tmp_path / "bert", "bert", seed=1))}
-    opened(out, **backbone)
+    opened(out, budget=1, **backbone)
+    opened(out, budget=2, **backbone).run("plan", lambda: {"seeds": 3}, of={"budget": 2})
+    said = refusal(opened, out, budget=3, **backbone)
+    assert "out: budget was 2 and is 3 now; name another folder with --out, or set this " in said
+    assert opened(out, budget=2, **backbone).names() == ["adaptation", "plan"]
     said = refusal(opened, out, **backbone, **{"train.seed": 7})
     assert "out: train.seed was 42 and is 7 now; name another folder with --out" in said
     write_lines(tmp_path / "text.txt", ["one line", "another line"])
-    said = refusal(opened, out, **backbone)
-    assert "out: the text changed since; name another folder with --out, or set this " in said
+    assert "out: the text changed since; name another folder" in refusal(opened, out, **backbone)
     write_lines(tmp_path / "text.txt", ["one line"])
     make_backbone_folder(tmp_path / "bert", "bert", seed=2)
     assert "out: the backbone's files changed since; " in refusal(opened, out, **backbone)

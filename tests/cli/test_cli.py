@@ -1,6 +1,5 @@
 """The command line: commands that write what they claim, one-line errors, and files of others that stay."""
 
-import csv
 import json
 import os
 import re
@@ -16,6 +15,7 @@ import pytest
 import cse as library
 from cse.cli.main import cli
 from tests.cli.workspace import contents, full_disk
+from tests.rows import write_lines, write_table
 from tests.tiny import WORDS
 
 SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
@@ -55,24 +55,22 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     """`prepare` is told of the rows; `train` knows them from there and names the one key that has to change."""
     (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
     rows = ("-s", "data.source=files", "-s", "data.view=sentences", "-s", "data.train_path=my.txt", "--out", "mine")
-    problem = (
-        "objective.energy_hinge.weight: needs hard negatives, but data.view is 'sentences'; set the weight to 0 "
-        "(-s objective.energy_hinge.weight=0) or data.view: triplets"
-    )
+    problem = "objective.energy_hinge.weight: needs hard negatives, but data.view is 'sentences'; set the weight to 0"
     told = cse("prepare", *rows).out.splitlines()[-1]
-    assert told == f"note        `cse train` will refuse these rows with the current settings: {problem}"
+    assert told.startswith(f"note        `cse train` will refuse these rows with the current settings: {problem}")
     train = ("train", "--data", "mine", "--out", "trained")
-    assert cse(*train).refused() == f"mine holds sentences: {problem}"
+    assert cse(*train).refused().startswith(f"mine holds sentences: {problem}")
     assert cse(*train, "-s", "data.view=pairs").refused().startswith("data.view: mine holds sentences, not pairs; run")
     assert cse(*train, "-s", "objective.energy_hinge.weight=0").code == 0
     assert "sentences" in (project / "trained/checkpoint.json").read_text()
 
 
 def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
-    for number, ends in enumerate(("\n", "\r\n")):
-        text = ends.join(SENTENCES).encode()
-        assert cse("encode", "data/bundle", "--out", f"{number}.npy", "--raw", stdin=text).code == 0
-    unix, windows = (np.load(project / f"{number}.npy") for number in (0, 1))
+    found = []
+    for ends in ("\n", "\r\n"):
+        assert cse("encode", "data/bundle", "--out", "x.npy", "--raw", stdin=ends.join(SENTENCES).encode()).code == 0
+        found.append(np.load(project / "x.npy"))
+    unix, windows = found
     assert unix.shape == (5, 32), "a last line without an end counts too"
     np.testing.assert_array_equal(unix, windows)
     assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
@@ -94,20 +92,17 @@ def test_vectors_stand_beside_their_texts_in_a_file_that_has_room(cse, project):
     rows = [json.loads(line) for line in (project / "vectors.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["text"] for row in rows] == texts
     np.testing.assert_array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
-    (project / "own.jsonl").write_text('{"text": "mine"}\n')
     pq.write_table(pa.table({"text": texts}), project / "own.parquet")
-    for name in ("own.jsonl", "own.parquet"):
-        before = (project / name).read_bytes()
-        assert "not an earlier output" in cse("encode", "data/bundle", name, "--out", name).refused()
-        assert (project / name).read_bytes() == before
+    before = (project / "own.parquet").read_bytes()
+    assert "not an earlier output" in cse("encode", "data/bundle", "own.parquet", "--out", "own.parquet").refused()
+    assert (project / "own.parquet").read_bytes() == before
 
 
 def test_encode_a_table_has_one_vector_a_row(cse, project):
     texts = ["My card, the new one,\nis not here.", 'He said "no".', "", "the cat sits"]
-    with (project / "bank.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([["text", "category"], *([text, "x"] for text in texts)])
-    (project / "bank.jsonl").write_text("\n".join(json.dumps({"id": 1, "body": text}) for text in texts))
-    pq.write_table(pa.table({"sentence": texts}), project / "bank.parquet")
+    write_table(project / "bank.csv", ("text", "category"), ((text, "x") for text in texts))
+    write_table(project / "bank.jsonl", ("id", "body"), ((1, text) for text in texts))
+    write_table(project / "bank.parquet", ("sentence",), ((text,) for text in texts))
     expected = library.OnnxEncoder("data/bundle").encode(texts)
     for name, options in (("bank.csv", ()), ("bank.jsonl", ("--column", "body")), ("bank.parquet", ())):
         done = cse("encode", "data/bundle", name, "--out", "x.npy", *options)
@@ -144,13 +139,11 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
 
 def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     lines = ["sentence1,sentence2,label", "a cat sits,the cat sits,1", "a dog,the river,0", "red apple,blue apple,true"]
-    (project / "own").mkdir()
-    (project / "own/twins.csv").write_text("\n".join(lines) + "\n")
-    (project / "triplets.csv").write_text("anchor,positive,negative\na cat,the cat,a dog\na dog,the dog,rain\n")
+    write_lines(project / "own/twins.csv", lines)
+    write_lines(project / "triplets.csv", ["anchor,positive,negative", "a cat,the cat,a dog", "a dog,the dog,rain"])
     done = cse("evaluate", "data/bundle", "--task", "own", "--task", "triplets.csv", "--json", "s.json", "--out", "rec")
-    assert done.code == 0, done.err
-    first, second = done.out.split("\n\n")[:2]
-    assert first.startswith("twins (times 100; binary pairs: 3 pairs, 2 of them mean the same; ")
+    first, second, *_ = done.out.split("\n\n")
+    assert first.startswith("twins (times 100; binary pairs: 3 pairs, 2 of them mean the same; "), done.err
     assert second.startswith("triplets (times 100; triplets: 2; ")
     scores = json.loads((project / "s.json").read_text())["data/bundle"]
     assert set(scores) == {"pooling", "reads", "tasks"}, "without --data and --suite, nothing else"
@@ -211,39 +204,29 @@ def test_out_never_replaces_what_is_not_ours(cse, project, monkeypatch, command,
     """Refused in one line, before work starts, whatever the command; a folder, a file and a pipe stay as they were."""
     for module, work in (("cse.stages.train", "open_training"), ("cse.data.sources", "clean_rows")):
         monkeypatch.setattr(f"{module}.{work}", lambda *_, **__: pytest.fail("work has started"))
-    (project / "lines.txt").write_text("a cat\n", encoding="utf-8")
-    (project / "mine/deep").mkdir(parents=True)
-    (project / "mine/deep/thesis.txt").write_text("mine", encoding="utf-8")
-    (project / "file").write_text("mine", encoding="utf-8")
+    for name in ("lines.txt", "mine/deep/thesis.txt", "file"):
+        write_lines(project / name, ["a cat"])
+    before, listing = contents(project), sorted(project.iterdir())
     os.mkfifo(project / "pipe")
-    before = contents(project / "mine")
-    listing = sorted(project.iterdir())
+    said = "did not put there|is not a folder|a file; name a folder|the working folder|is inside the|another folder"
     for out in ("mine", "file", "pipe", "."):
         line = cse(command, *options, "--out", out).refused()
         assert line.startswith(f"{out}: ") or out == "."
-        assert re.search(
-            "did not put there|is not a folder|a file; name a folder|the working folder|is inside the|another folder",
-            line,
-        )
-    assert contents(project / "mine") == before
-    assert (project / "file").read_text(encoding="utf-8") == "mine"
-    assert (project / "pipe").is_fifo()
-    assert sorted(project.iterdir()) == listing
+        assert re.search(said, line)
+    assert contents(project) == before
+    assert sorted(project.iterdir()) == sorted([*listing, project / "pipe"]) and (project / "pipe").is_fifo()
 
 
 def test_a_file_of_somebody_else_is_not_replaced(cse, project):
-    (project / "notes.txt").write_text("a cat\n", encoding="utf-8")
-    (project / "run.json").write_text('{"name": "a package"}', encoding="utf-8")
+    texts = {"notes.txt": "a cat\n", "own.jsonl": '{"text": "mine"}\n', "run.json": '{"name": "a package"}'}
+    for name, text in texts.items():
+        (project / name).write_text(text, encoding="utf-8")
     os.mkfifo(project / "pipe")
-    before = contents(project / "run.json")
-    for args in (
-        ["encode", "data/bundle", "notes.txt", "--out", "notes.txt"],
-        ["encode", "data/bundle", "notes.txt", "--out", "pipe"],
-        ["train", "--out", "run"],
-        ["evaluate", "--json", "run.json"],
-    ):
-        assert re.search("not an earlier output of this command|not a regular file", cse(*args).refused()), args
-    assert (project / "notes.txt").read_text(encoding="utf-8") == "a cat\n"
-    assert (project / "pipe").is_fifo()
-    assert contents(project / "run.json") == before
-    assert not (project / "run").exists()
+    for line in (
+        "encode data/bundle notes.txt --out notes.txt", "encode data/bundle own.jsonl --out own.jsonl",
+        "encode data/bundle notes.txt --out pipe", "train --out run", "evaluate --json run.json",
+    ):  # fmt: skip
+        said = cse(*line.split()).refused()
+        assert re.search("not an earlier output of this command|not a regular file", said), line
+    assert {name: (project / name).read_text(encoding="utf-8") for name in texts} == texts
+    assert (project / "pipe").is_fifo() and not (project / "run").exists()

@@ -16,11 +16,8 @@ from tests.runtime.conftest import write_bundle
 ROOT = Path(__file__).parents[2]
 # other names than their distributions
 MODULES = {
-    "scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "lxml-html-clean": "lxml_html_clean",
-    "markdown-it-py": "markdown_it", "PyStemmer": "Stemmer",
+    "scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "markdown-it-py": "markdown_it", "PyStemmer": "Stemmer",
 }  # fmt: skip
-
-
 NEEDS = "this command needs"
 
 

@@ -10,13 +10,10 @@ from cse.settings.presets import preset_names
 
 
 def test_list_names_every_preset_with_row_average_and_description(cse):
-    done = cse("preset", "list")
-    assert (done.code, done.err) == (0, "")
-    shown = {line.split()[0]: line for line in done.out.splitlines()[1:]}
+    shown = {line.split()[0]: line for line in cse("preset", "list").out.splitlines()[1:]}
     assert list(shown)[: len(preset_names())] == preset_names()
     assert re.search(r" PromCSE 1: PromCSE +81\.81\*  ", shown["promcse-sup-bert-base"])
-    expected = "--system: no preset has 'elmo' in its name; see `cse preset list`"
-    assert cse("preset", "list", "--system", "elmo").refused() == expected
+    assert "--system: no preset has 'elmo' in its name" in cse("preset", "list", "--system", "elmo").refused()
 
 
 def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch):
@@ -44,9 +41,8 @@ def test_every_key_is_listed_with_its_default_and_the_files_own_values(cse, empt
     def listed(*words: str) -> list[str]:
         return [line for line in unstyle(cse("settings", *words).out).splitlines() if not line.startswith(" ")]
 
-    assert [line.split(":")[0] for line in listed() if "[]" not in line.split(":")[0]] == [
-        key for key, _ in walk_keys()
-    ]
+    keys = [line.split(":")[0] for line in listed()]
+    assert [key for key in keys if "[]" not in key] == [key for key, _ in walk_keys()]
     assert [line.split(":")[0] for line in listed("whitening")] == ["post.kind", "post.dimension"]
     (empty / "params.yaml").write_text("augment: {repeat_words: 0.2}\nprompt: {length: 12}\n")
     assert listed("--changed") == ["augment.repeat_words: 0.0   params.yaml: 0.2"]

@@ -44,13 +44,9 @@ def write_prepared(folder: Path, rows: int = 24, pairs: int = 30) -> Path:
         return list(rng.choice(WORDS, int(rng.integers(2, 8)), replace=False))
 
     def scored(name: str) -> ScoredPairs:
-        first, second, score = [], [], []
-        for _ in range(pairs):
-            a = text()
-            b = a[: int(rng.integers(0, len(a) + 1))] + text()
-            first.append(" ".join(a))
-            second.append(" ".join(b))
-            score.append(len(set(a) & set(b)) / len(set(a) | set(b)))
+        drawn = [(a := text(), a[: int(rng.integers(0, len(a) + 1))] + text()) for _ in range(pairs)]
+        score = [len({*a} & {*b}) / len({*a} | {*b}) for a, b in drawn]
+        first, second = ([" ".join(pair[side]) for pair in drawn] for side in (0, 1))
         return ScoredPairs(name, first, second, np.array(score))
 
     triplets = [(" ".join(a), " ".join(a[:-1] or a), " ".join(text())) for a in (text() for _ in range(rows))]
@@ -101,26 +97,17 @@ def full_disk(file_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """A folder below which nothing can be written, as on a disk that is mounted read-only; for root too."""
+    """A folder below which nothing can be written, as on a disk that is mounted read-only.
+
+    For root too: what lets it write whatever the permissions say is put aside (capset, Linux).
+    """
     modes = {path: path.stat().st_mode for path in [folder, *folder.rglob("*")]}
-    for path, mode in modes.items():
-        path.chmod(mode & ~0o222)
-    try:
-        with _without_powers():
-            yield
-    finally:
-        for path, mode in modes.items():
-            path.chmod(mode)
-
-
-@contextmanager
-def _without_powers() -> Iterator[None]:
-    """Put aside what lets root read and write whatever the permissions say (capset, Linux)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
     powers = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice 32 bits
     assert libc.capget(header, powers) == 0
     before = powers[0]
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
     powers[0] = before & ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
     assert libc.capset(header, powers) == 0
     try:
@@ -128,6 +115,8 @@ def _without_powers() -> Iterator[None]:
     finally:
         powers[0] = before
         assert libc.capset(header, powers) == 0
+        for path, mode in modes.items():
+            path.chmod(mode)
 
 
 def contents(path: Path) -> dict[str, bytes]:

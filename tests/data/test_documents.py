@@ -1,6 +1,5 @@
 """The view ``documents``: tables and files, their titles, passages and the rows made of them."""
 
-import re
 import time
 
 import pytest
@@ -51,9 +50,9 @@ def test_questions_and_answers_of_a_table(rows_of, tmp_path):
     path = write_lines(tmp_path / "faq.csv", ["question,answer", "How do I pay,By card. Or cash.", "When?,", ",Never."])
     rows, report = rows_of(path, pairs="question_answer")
     assert rows == [{"sent0": "How do I pay", "sent1": "By card. Or cash.", "group": "2"}]
-    assert report["train"]["dropped"]["empty_document"] == {"count": 2, "first": "faq.csv:3"}
+    assert dropped(report["train"]) == {"empty_document": (2, "faq.csv:3")}
     rows, _ = rows_of(write_lines(path, ["q,a", "Cats,They sleep."]), pairs="question_answer", columns=["q", "a"])
-    assert (rows[0]["sent0"], rows[0]["sent1"]) == ("Cats", "They sleep.")
+    assert [*rows[0].values()][:2] == ["Cats", "They sleep."]
 
 
 def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path):
@@ -87,17 +86,6 @@ def test_markdown_is_read_without_code_tables_and_marks():
     ]
 
 
-def test_html_is_read_without_menus_scripts_and_code():
-    title, sections = html_document(
-        "<html><head><style>p {}</style></head><body><nav>Home</nav><h2>What is\n it?</h2>text <b>in</b> a\n\nblock"
-        "<div>Next<br>line</div><script>x()</script><pre>code</pre><footer>(c)</footer></body></html>"
-    )
-    assert title == "What is it?"
-    assert [(part.heading, list(part.paragraphs), part.asked) for part in sections] == [
-        ("What is it?", ["text in a block", "Next", "line"], True)
-    ]
-
-
 PAGE = """<html><head><title>Refunds - ACME Help</title></head><body>
 <div id="cookie-banner"><p>We use cookies to improve your experience. By going on you accept our policy.</p></div>
 <header><div class="topnav"><a href="/">Home</a> <a href="/a">Products</a> <a href="/b">Pricing</a></div></header>
@@ -109,7 +97,13 @@ you a message when the money has left our account.</p><ul><li>Cards: five days</
 <div class="footer"><p>Copyright ACME. All rights reserved. Subscribe to our newsletter.</p></div></body></html>"""
 
 
-def test_a_page_begins_with_its_article():
+def test_html_is_read_without_menus_scripts_and_code():
+    title, (part,) = html_document(
+        "<html><head><style>p {}</style></head><body><nav>Home</nav><h2>What is\n it?</h2>text <b>in</b> a\n\nblock"
+        "<div>Next<br>line</div><script>x()</script><pre>code</pre><footer>(c)</footer></body></html>"
+    )
+    assert title == part.heading == "What is it?" and part.asked
+    assert part.paragraphs == ["text in a block", "Next", "line"]
     title, sections = html_document(PAGE)
     assert title == "Refunds - ACME Help"
     shape = [(part.heading, len(part.paragraphs), part.asked) for part in sections]
@@ -144,20 +138,20 @@ def test_hostile_text_is_read_in_time(tmp_path, name):
 @pytest.mark.parametrize("tag", ["div", "ul><li", "b"])
 def test_a_page_nested_too_deep_is_named(tmp_path, tag):
     path = write_lines(tmp_path / "deep.html", [f"<{tag}>" * 20_000 + "text"])
-    said = refusal(lambda: list(read_documents(path)))
-    assert "deep.html: its elements are nested more than 256 deep" in said
+    said = "deep.html: its elements are nested more than 256 deep"
+    assert said in refusal(lambda: list(read_documents(path)))
     assert "256 deep" in refusal(html_document, "<html>" + f"<{tag}>" * 300 + "text")
     assert html_document(f"<{tag}>" * 50 + "text")[1][0].paragraphs == ["text"]
 
 
 def test_an_input_without_documents_is_one_line(rows_of, tmp_path):
     for name, text, said in (
-        ("a.png", "", r"docs: no .txt, .csv, .* file in this folder \(only a.png\)"),
-        ("a.txt", " \n", r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
-        ("a.csv", "text\nx", r"docs: both files of text and tables \(a.csv\); name one file"),
+        ("a.png", "", "file in this folder (only a.png)"),
+        ("a.txt", " \n", "docs: all 1 rows were dropped: 1 empty_document (first docs:a.txt)"),
+        ("a.csv", "text\nx", "docs: both files of text and tables (a.csv); name one file"),
     ):
         write_lines(tmp_path / "docs" / name, [text])
-        assert re.search(said, refusal(rows_of, tmp_path / "docs"))
+        assert said in refusal(rows_of, tmp_path / "docs")
 
 
 def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(rows_of, tmp_path):
@@ -177,11 +171,10 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
     assert len(rows[-1]["sent1"].split()) == 1000
 
 
-@pytest.mark.parametrize("mark", ["![", "![a](", "![x][", "**a*"])
-def test_a_paragraph_with_very_many_marks_is_read_as_plain_text(mark):
-    title, (part,) = markdown_document(f"# Title\n\n{mark * 20_000}\n\n*The* end.")
-    assert (title, part.paragraphs[0][:30]) == ("Title", (mark * 30)[:30])
-    assert part.paragraphs[-1] == "The end."
+def test_a_paragraph_with_very_many_marks_is_read_as_plain_text():
+    for mark in ("![", "![a](", "![x][", "**a*"):
+        _, (part,) = markdown_document(f"# Title\n\n{mark * 20_000}\n\n*The* end.")
+        assert (part.paragraphs[0][:30], part.paragraphs[-1]) == ((mark * 30)[:30], "The end.")
     links = "".join(f"- [word {n}](https://example.com/{n}_x)\n" for n in range(3000))
     assert "word 2999" in markdown_document(links)[1][0].paragraphs[-1]
 

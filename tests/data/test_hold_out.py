@@ -53,29 +53,16 @@ def trained_on(data):
     return {*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist()}
 
 
-def test_texts_of_each_label_are_held_out(tmp_path, task):
-    rows = texts_of(a=10, b=15, c=3)
-    data, dev = made(tmp_path, rows, "categories", task_path=task)
-    counts = [dev.test_label.count(label) for label in "abc"]
-    assert counts[0] in (2, 3) and counts[1] in (2, 3, 4), "about a fifth, at least two"
-    assert counts[2] == 0, "a label of three keeps its texts"
-    assert sorted([*dev.reference, *dev.test]) == sorted(text for text, _ in rows)
-    assert trained_on(data) == {*dev.reference}
-    assert not is_proxy(dev) and describe(dev).endswith(f"and {sum(counts)} test rows, held out of the training rows")
-
-
 def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
     body = "First sentence of {0} here. Second sentence of {0} there. Third sentence of {0} too."
-    rows = [(f"Title {number}", body.format(f"word{number}")) for number in range(20)]
-    data, dev = made(tmp_path, rows, "documents", task_path=task)
+    rows = {f"Title {number}": body.format(f"word{number}") for number in range(20)}
+    data, dev = made(tmp_path, rows.items(), "documents", task_path=task)
     assert isinstance(dev, Retrieval) and is_proxy(dev)
-    held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
-    assert 2 <= len(held) <= 6, "about a fifth"
-    assert all(text.split()[-1] not in held for text in data.train["sent0"].to_pylist() if text.startswith("Title"))
+    held = rows.keys() & {*dev.queries}
+    assert 2 <= len(held) <= 6 and not held & {*data.train["sent0"].to_pylist()}, "about a fifth"
     assert len(data.train) + len(dev.relevance) == 80, "four pairs of each document"
     by_query = {dev.queries[q]: dev.documents[d] for q, d in zip(dev.query, dev.document, strict=True)}
-    number = next(iter(held))
-    assert by_query[f"Title {number}"] == f"Title {number} {body.format(f'word{number}')}"
+    assert all(by_query[title] == f"{title} {rows[title]}" for title in held)
     assert dev_measure(dev, "MAP", "train.dev_measure") == dev_measure(dev, "MAP (proxy)", "x") == "MAP (proxy)"
     assert score_dev(FakeEncoder(), dev).label == "dev nDCG@10 (proxy)"
     assert data.report["dev"]["from"] == "rows.csv"
@@ -111,11 +98,14 @@ def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path, task):
         assert 2 <= counts[0] <= 6
         assert counts[1:] == [2, 0], "five are too few for 2 + 2 + 2"
         assert {*part.reference} == trained_on(data)
-    assert not {*dev.test} & {*measured.test}
+    texts = [*dev.reference, *dev.test, *measured.test]
+    assert sorted(texts) == sorted(text for text, _ in rows), "each in one part"
+    assert not is_proxy(dev) and describe(dev).endswith(f"{len(dev.test)} test rows, held out of the training rows")
     few = texts_of(a=5, b=5, c=5)
     said = refusal(made, tmp_path, few, "categories")
     assert re.search(r"0 of 15 rows .*: of each label 2 texts for each of 2 parts and 2 .* so 6 or", said)
-    made(tmp_path, few, "categories", task_path=task)
+    _, dev = made(tmp_path, few, "categories", task_path=task)
+    assert 6 <= len(dev.test) <= 9, "about a fifth, at least two of each"
 
 
 def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp_path, task):
@@ -123,8 +113,7 @@ def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp
     dev = write_lines(tmp_path / "dev.csv", ["sentence1,sentence2,score", "a b,c d,1", "e f,g h,4"])
     data, dev_task = made(tmp_path, rows, "pairs", dev_path=str(dev))
     (measured,) = open_tasks(data, OWN)
-    assert (dev_task.name, len(dev_task), len(measured) + len(data.train)) == ("dev", 2, 30)
-    assert 3 <= len(measured) <= 9
+    assert (dev_task.name, len(measured) + len(data.train)) == ("dev", 30) and 3 <= len(measured) <= 9
     data, dev_task = made(tmp_path, rows, "pairs", dev_path=str(dev), task_path=task)
     assert (dev_task.name, len(data.train)) == ("dev", 30), "nothing is missing"
     assert data.report["notes"] == ["data.hold_out: none held out; data.dev_path selects and data.task_path measures"]
@@ -206,44 +195,36 @@ def test_a_searchs_queries_are_shared_out_with_their_judgements():
     assert all(part.documents == task.documents for part in parts)
 
 
-def test_pairs_are_halved_with_their_scores():
-    pairs = ScoredPairs("pairs", list("abcdefg"), list("hijklmn"), np.arange(7.0))
-    halves = dev_part(pairs), part_for_test(pairs)
-    rows = [row for half in halves for row in zip(half.sentence1, half.sentence2, half.score, strict=True)]
-    assert sorted(rows) == sorted(zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
-    few = Triplets("few", list("abc"), list("def"), list("ghi"))
-    assert "task few: 3 rows are too few" in refusal(dev_part, few)
-
-
-def halves_of(texts, kind=ScoredPairs):
-    """Rows of these texts in both halves, as sets."""
-    columns = [list(column) for column in zip(*texts, strict=True)]
-    gold = {ScoredPairs: [np.arange(len(texts))], BinaryPairs: [np.arange(len(texts)) % 2 == 0]}
-    task = kind("own", *columns, *gold.get(kind, []))
+def halves_of(rows, kind, *gold):
+    """Rows of texts, and of numbers behind them, in both halves, as sets."""
+    task = kind("own", *map(list, zip(*rows, strict=True)), *gold)
+    names = [*task.held_out, *(["score"] if kind is ScoredPairs else [])]
     halves = dev_part(task), part_for_test(task)
-    return [{*zip(*(getattr(half, name) for name in task.held_out), strict=True)} for half in halves]
+    return [{*zip(*(getattr(half, name) for name in names), strict=True)} for half in halves]
 
 
-def keys_of(rows, columns=slice(None)):
+def keys_of(rows, columns=slice(2)):
     return {text.casefold().strip(" ?!.") for row in rows for text in row[columns]}
 
 
-@pytest.mark.parametrize("kind", [ScoredPairs, BinaryPairs])
-def test_pairs_that_share_a_text_stay_together_however_it_is_written(kind):
+def test_pairs_that_share_a_text_stay_together_however_it_is_written():
     """A chain: the second text of a pair is the first of the next one."""
     rows = [(f"text {n}, {step}", f"Text {n}, {step + 1}{'?' * (step % 2)}") for n in range(20) for step in range(3)]
-    first, second = halves_of(rows, kind)
-    assert len(first) + len(second) == 60 and min(len(first), len(second)) >= 15
+    first, second = halves_of(rows, ScoredPairs, np.arange(60))
+    assert first | second == {(*row, n) for n, row in enumerate(rows)} and min(len(first), len(second)) >= 15
     assert keys_of(first).isdisjoint(keys_of(second))
-    again = halves_of(rows[::-1], kind)
+    again = halves_of(rows[::-1], ScoredPairs, np.arange(60)[::-1])
     assert again == [first, second], "by their text, wherever a row stands"
+    assert halves_of(rows, BinaryPairs, np.arange(60) % 2 == 0) == [{row[:2] for row in half} for half in again]
+    few = Triplets("few", list("abc"), list("def"), list("ghi"))
+    assert "task few: 3 rows are too few" in refusal(dev_part, few)
 
 
 def test_triplets_share_no_anchor_and_where_they_can_no_text():
     """Nineteen anchors, three triplets of each; then with negatives from a pool, which binds all to each other."""
     rows = [(f"anchor {n}", f"positive {n}, {i}", f"negative {n}") for n in range(19) for i in range(3)]
     first, second = halves_of(rows, Triplets)
-    assert keys_of(first).isdisjoint(keys_of(second)) and min(len(first), len(second)) >= 12
+    assert keys_of(first, slice(3)).isdisjoint(keys_of(second, slice(3))) and min(len(first), len(second)) >= 12
     pool = [(anchor, positive, f"negative {n % 3}") for n, (anchor, positive, _) in enumerate(rows)]
     first, second = halves_of(pool, Triplets)
     assert len(first) + len(second) == 57 and min(len(first), len(second)) >= 12

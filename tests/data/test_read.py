@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import huggingface_hub
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
@@ -18,12 +17,13 @@ from cse.data.sources import open_sources
 from cse.errors import OfflineError
 from cse.settings.data import DataSettings
 from tests.parts import refusal
-from tests.rows import write_lines, write_table
+from tests.rows import write_lines, write_parquet, write_table
 
 TRIPLET = ("a man runs", "someone moves", "nobody runs")
 
 
 def write(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data if isinstance(data, bytes) else data.encode("utf-8"))
     return path
 
@@ -82,28 +82,23 @@ def test_a_txt_file_is_lines_or_a_table_as_excel_saves_it(tmp_path):
 ROWS = [f"Text {n} is wrong.,{label}" for n, label in enumerate(["billing", "login", "shipping"] * 4)]
 
 
-@pytest.mark.parametrize(("first", "last"), [(1, 6), (0, 11)])
-def test_rows_between_two_stray_quotes_are_not_lost(tmp_path, first, last):
+def test_rows_between_two_stray_quotes_are_not_lost_and_line_breaks_of_a_text_are_its_own(tmp_path):
     """The csv dialect has them as one row with line breaks: so do DuckDB, pyarrow and datasets."""
-    lines = list(ROWS)
-    lines[first] = f'"{lines[first]}'
-    lines[last] = lines[last].replace(",", '",')
-    path = write(tmp_path / "a.csv", "\n".join(["text,label", *lines]))
-    assert refusal(texts, path, "categories") == (
-        f"{path}:{first + 2}: a quote opens here and closes in line {last + 2}, and each line between is a whole row; "
-        'double stray quotes (""), or write texts with line breaks as jsonl'
-    )
-    lines = ["text,label", '"a\nb",x', *ROWS[:3], f'"{ROWS[3]}', *ROWS[4:6], 'end",login']
-    message = refusal(texts, write(tmp_path / "a.csv", "\n".join(lines)), "categories")
-    assert "a.csv:7: a quote opens here and closes in line 10" in message, "wherever they stand"
-
-
-@pytest.mark.parametrize("text", ["Dear all, hello,\nyours, me", "a\n\nb,c", "1,000 of\n2,000 or\n3,000"])
-def test_line_breaks_of_a_text_are_its_own(tmp_path, text):
-    lines = ["text,label", *ROWS[:2], f'"{text}",billing', *ROWS[2:4]]
-    assert texts(write(tmp_path / "a.csv", "\n".join(lines)), "categories")[2] == (text,)
-    some = ["n,text", '1,"a\nb"', '2,"one\ntwo,three"']  # the second line could be a row
-    assert len(texts(write(tmp_path / "a.csv", "\n".join(some)), "sentences")) == 2
+    for first, last in ((1, 6), (0, 11)):
+        lines = list(ROWS)
+        lines[first] = f'"{lines[first]}'
+        lines[last] = lines[last].replace(",", '",')
+        path = write_lines(tmp_path / "a.csv", ["text,label", *lines])
+        said = f"{path}:{first + 2}: a quote opens here and closes in line {last + 2}, and each line between is a whole"
+        assert refusal(texts, path, "categories").startswith(said)
+    write_lines(path, ["text,label", '"a\nb",x', *ROWS[:3], f'"{ROWS[3]}', *ROWS[4:6], 'end",login'])
+    said = "a.csv:7: a quote opens here and closes in line 10"
+    assert said in refusal(texts, path, "categories"), "wherever they stand"
+    for text in ("Dear all, hello,\nyours, me", "a\n\nb,c", "1,000 of\n2,000 or\n3,000"):
+        write_lines(path, ["text,label", *ROWS[:2], f'"{text}",billing', *ROWS[2:4]])
+        assert texts(path, "categories")[2] == (text,)
+    write_lines(path, ["n,text", '1,"a\nb"', '2,"one\ntwo,three"'])  # the second line could be a row
+    assert len(texts(path, "sentences")) == 2
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.GZ"])
@@ -125,7 +120,7 @@ def test_a_gzipped_file_that_holds_far_too_much(tmp_path, monkeypatch):
 def test_a_key_within_an_object(tmp_path):
     row = {"data": {"text": "a", "more": {"deep": "b"}}, "label": "x", "a.b": "c"}
     lines = write(tmp_path / "a.jsonl", json.dumps(row) + '\n{"data": 3}\n')
-    pq.write_table(pa.table({name: [value] for name, value in row.items()}), tmp_path / "a.parquet")
+    write_parquet(tmp_path / "a.parquet", {name: [value] for name, value in row.items()})
     for path in (lines, tmp_path / "a.parquet"):
         for name, text in (("data.text", "a"), ("data.more.deep", "b"), ("a.b", "c")):
             assert texts(path, "sentences", columns=[name])[0] == (text,)
@@ -139,24 +134,21 @@ def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch):
         assert "a.txt:1: a line of over 10,000 characters; break it into several" in said and stream.tell() < 1_000_000
 
 
-@pytest.mark.parametrize("repeats", ["a column", "a struct"])
-def test_a_parquet_file_that_stands_for_far_more_text_than_it_holds(tmp_path, monkeypatch, repeats):
+def test_a_parquet_file_that_stands_for_far_more_text_than_it_holds(tmp_path, monkeypatch):
     monkeypatch.setattr(read, "_EXPANDED", 10_000_000)
     long = pa.DictionaryArray.from_arrays(pa.array([0] * 300_000, pa.int32()), pa.array(["a b " * 500]))
-    path = tmp_path / "a.parquet"
-    column = long if repeats == "a column" else pa.StructArray.from_arrays([long], ["text"])
-    pq.write_table(pa.table({"text" if repeats == "a column" else "data": column}), path)
-    assert path.stat().st_size < 100_000
-    name = "text" if repeats == "a column" else "data.text"
-    said = refusal(texts, path, "sentences", columns=[name])
-    assert "bytes hold over 10,000,000 of equal texts; keep each of them once" in said
-    pq.write_table(pa.table({"text": ["yes", None, "no"] * 10_000, "n": range(30_000)}), path)
+    for name, column in (("text", long), ("data.text", pa.StructArray.from_arrays([long], ["text"]))):
+        path = write_parquet(tmp_path / "a.parquet", {name.split(".")[0]: column})
+        assert path.stat().st_size < 100_000
+        said = refusal(texts, path, "sentences", columns=[name])
+        assert "bytes hold over 10,000,000 of equal texts; keep each of them once" in said
+    write_parquet(path, {"text": ["yes", None, "no"] * 10_000, "n": range(30_000)})
     assert texts(path, "sentences")[-3:] == [("yes",), (None,), ("no",)]
 
 
 def test_a_folder_must_hold_exactly_one_data_file(tmp_path):
-    write(tmp_path / "README.md", "x")
-    write(tmp_path / ".hidden.csv", "x")
+    for name in ("README.md", ".hidden.csv"):
+        write(tmp_path / name, "x")
     said = "no .txt, .csv, .tsv, .jsonl, .ndjson, .json, .parquet file in this folder"
     assert said in refusal(find_data_file, tmp_path)
     first = write(tmp_path / "a.csv", "x")
@@ -188,13 +180,8 @@ def test_an_unreachable_hub_is_asked_once_and_a_cached_file_is_read_without_it(t
     assert constants.HF_HUB_OFFLINE is False
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     commit, folder = "0" * 40, tmp_path / "datasets--princeton-nlp--datasets-for-simcse"
-    (folder / "refs").mkdir(parents=True)
     write(folder / "refs/main", commit)
     write_lines(folder / "snapshots" / commit / "wiki1m_for_simcse.txt", ["one", "two"])
     assert [row.texts for row in rows_of("sentences", "wiki1m_for_simcse.txt")] == [("one",), ("two",)]
-
-
-def test_other_failures_are_one_line(monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", Mock(side_effect=RuntimeError("first line\nsecond line")))
     assert refusal(rows_of, "pairs", "c.csv", hub_id="a/b").endswith("a/b/c.csv: RuntimeError: first line")

@@ -1,5 +1,7 @@
 """What columns and labels mean, for rows to train on and for tasks alike."""
 
+import math
+
 import pytest
 
 from cse.data.shape import Row, read_rows
@@ -10,8 +12,6 @@ from tests.parts import refusal
 from tests.rows import write_table
 
 SHORT = {"": "+", "labelled_negative": "-", "labelled_neutral": "o", "no_label": "?", "low_score": "<"}
-
-
 LABEL, GOLD, SCORE = (("sentence1", "sentence2", name) for name in ("label", "gold_label", "score"))
 PREMISE = ("premise", "hypothesis", "label")
 READ = [
@@ -54,34 +54,28 @@ def test_pairs_that_do_not_belong_together_are_no_positives(tmp_path, names, lab
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [([0, 1], "-+"), ([0.0, 1.0, None], "-+?"), ([True, False], "+-"), ([1.5, 4.5], "<+"), ([1.0, float("nan")], "+?")],
-)
-def test_labels_that_are_numbers_and_truth_values(tmp_path, name, labels, expected):
-    assert faults(pairs(tmp_path, labels, name=name)) == expected
+def test_labels_that_are_numbers_and_truth_values(tmp_path, name):
+    for labels, expected in (
+        ([0, 1], "-+"), ([0.0, 1.0, None], "-+?"), ([True, False], "+-"), ([1.5, 4.5], "<+"), ([1.0, math.nan], "+?"),
+    ):  # fmt: skip
+        assert faults(pairs(tmp_path, labels, name=name)) == expected
 
 
-def test_columns_that_are_named_say_what_they_are(tmp_path):
+def test_columns_that_are_named_say_what_they_are_and_others_are_told(tmp_path):
     path = write_table(tmp_path / "a.csv", ("x", "y", "same", "n"), [("a", "b", "1", 7), ("c", "d", "0", 7)])
     assert faults(path, columns=["x", "y", "same"]) == "+-"
     assert faults(path, columns=["x", "y"]) == "++"
-    path = pairs(tmp_path, ["0", "50", "90"], SCORE)
-    notes = []
+    path, notes = pairs(tmp_path, ["0", "50", "90"], SCORE), []
     assert faults(path, score_range=(0, 100), tell=notes.append) == "<<+"
-    assert notes == ["scores from 0 to 100: pairs of 80 or more are positives, the others are left out"]
-
-
-def test_columns_beside_pairs_are_not_read_and_told(tmp_path):
-    notes = []
     path = pairs(tmp_path, ["by mail", "1"], ("sentence1", "sentence2", "source"))
     assert faults(path, tell=notes.append) == "++"
-    assert notes == ["every pair belongs together; not read: source"]
+    path = write_table(tmp_path / "b.csv", ("sent0", "sent1", "hard_neg"), [("a", "b", "c")])
+    assert faults(path, tell=notes.append) == "+"
+    scores = "scores from 0 to 100: pairs of 80 or more are positives, the others are left out"
+    assert notes == [scores, "every pair belongs together; not read: source", ""]
     for name, values in (("agree", ["0", "1"]), ("my_score", ["0.3", "12"]), ("verdict", ["yes", "no"])):
         path = pairs(tmp_path, values, ("anchor", "positive", name))
         assert f"a.csv: column {name!r} may say which pairs belong together; if so, set" in refusal(faults, path)
-    write_table(tmp_path / "b.csv", ("sent0", "sent1", "hard_neg"), [("a", "b", "c")])
-    assert faults(tmp_path / "b.csv", tell=notes.append) == "+" and notes[1:] == [""]
 
 
 def test_negatives_stand_beside_the_positives_of_their_text(tmp_path):
@@ -112,8 +106,7 @@ def test_what_is_left_out_is_counted_and_said(prepared, tmp_path):
     data = prepared(pairs(tmp_path, ["5", "0", "4", "", "4.5"], SCORE), view="pairs")
     assert data.train["sent0"].to_pylist() == ["one 0", "one 2", "one 4"]
     assert dropped(data.report["train"]) == {"low_score": (1, "a.csv:3"), "no_label": (1, "a.csv:5")}
-    said = "a.csv: scores from 0 to 5: pairs of 4 or more are positives, the others are left out"
-    assert said in data.report["notes"]
+    assert any(note.startswith("a.csv: scores from 0 to 5: pairs of 4 or more") for note in data.report["notes"])
     said = refusal(prepared, pairs(tmp_path, ["0", "0"]), view="pairs")
     assert "all 2 rows were dropped: 2 labelled_negative" in said and "; give pairs labelled 1" in said
 

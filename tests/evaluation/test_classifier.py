@@ -5,7 +5,6 @@ import pytest
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
-from cse.data.shape import name_in_words
 from cse.evaluation.classifier import (
     FALSE_ALARMS,
     Rows,
@@ -25,6 +24,10 @@ CENTRES = unit_rows(RANDOM.normal(size=(len(LABELS), 12)))
 def right_in(found, rows: Rows) -> float:
     """Return the share of rows that get their own label."""
     return np.mean([told.label == own for told, own in zip(found.classify(rows.vector), rows.label, strict=True)])
+
+
+def surer_than_right(found, rows: Rows) -> float:
+    return found.probabilities(rows.vector).max(axis=1).mean() - right_in(found, rows)
 
 
 def drawn(count: int, seed: int, spread: float = 0.25) -> Rows:
@@ -70,16 +73,12 @@ def test_each_row_is_told_by_the_others_and_one_that_none_can_tell_is_wrong():
     assert not told_right(alone, NO_NAMES)[-1] and told_right(alone, NO_NAMES).any()
 
 
-def test_the_measure_is_the_classifier_before_it_knows_what_is_held_out():
+def test_the_own_probability_is_that_of_the_temperature_that_fits_best():
+    """Of the classifier before it knows what is held out."""
     known, test = drawn(6, 1, 0.5), drawn(50, 3, 0.5)
     labels, logits = label_logits(known, NAMES, test.vector)
     told = fit_classifier(known, NAMES).classify(test.vector)
     assert [labels[best] for best in logits.argmax(axis=1)] == [one.label for one in told]
-
-
-def test_the_own_probability_is_that_of_the_temperature_that_fits_best():
-    test = drawn(50, 3, 0.5)
-    labels, logits = label_logits(drawn(6, 1, 0.5), NAMES, test.vector)
     own = np.searchsorted(labels, test.label)
     tried = [softmax(logits / at, axis=1)[np.arange(len(own)), own] for at in np.geomspace(0.01, 10, 3000)]
     expected = max(np.exp(np.log(each).mean()) for each in tried)
@@ -99,8 +98,7 @@ def test_rows_that_their_model_was_trained_on_do_not_calibrate_it():
     known = Rows(np.concatenate([trained.vector, again.vector]), trained.label + again.label)
     found, own = fit_classifier(known, NO_NAMES, like=before), fit_classifier(known, NO_NAMES)
     assert (found.facts.rows, found.facts.accuracy, found.facts.threshold) == (75, before.accuracy, before.threshold)
-    surer = [one.probabilities(test.vector).max(axis=1).mean() - right_in(one, test) for one in (found, own)]
-    assert abs(surer[0]) < 0.07 and surer[1] > 0.1
+    assert abs(surer_than_right(found, test)) < 0.07 and surer_than_right(own, test) > 0.1
 
 
 def test_two_labels_are_a_regression_too_and_a_held_out_label_that_no_row_has_counts_as_wrong():
@@ -133,13 +131,6 @@ def test_few_rows_gain_by_names_and_names_that_say_nothing_are_left_out():
 
 @pytest.mark.parametrize("held", [drawn(15, 2, 0.4), None])
 def test_probabilities_are_as_often_right_as_they_say(held):
-    test = drawn(1000, 5, 0.4)
-    found = fit_classifier(drawn(40, 1, 0.4), NAMES, held)
-    assert abs(found.probabilities(test.vector).max(axis=1).mean() - right_in(found, test)) < 0.06
-    unknown = np.mean([not told.known for told in found.classify(test.vector)])
-    assert abs(unknown - FALSE_ALARMS) < 0.04
-
-
-def test_a_name_is_its_words():
-    names = ["card_arrival", "CardArrival", "top-up", "???", "7"]
-    assert [name_in_words(name) for name in names] == ["card arrival", "card arrival", "top up", "???", "7"]
+    test, found = drawn(1000, 5, 0.4), fit_classifier(drawn(40, 1, 0.4), NAMES, held)
+    assert abs(surer_than_right(found, test)) < 0.06
+    assert abs(np.mean([not told.known for told in found.classify(test.vector)]) - FALSE_ALARMS) < 0.04

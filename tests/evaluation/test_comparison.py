@@ -34,8 +34,11 @@ def test_the_interval_of_a_mean_is_that_of_scipy():
     assert (found.items, found.seeds) == (301, (1, 1))
 
 
-def test_better_worse_and_neither():
+def test_better_worse_and_neither_and_one_training_says_that_it_is_one():
     before, after = of_items(np.random.default_rng(3), gain=0.05)
+    bare, twice = Outcomes(before.values, trained=False), Outcomes(np.repeat(after.values, 2, axis=0))
+    assert compare(bare, after).one_training and not compare(bare, twice).one_training
+    assert compare(before, twice).one_training, "the other side is trained too"
     found = compare(before, after)
     assert (found.verdict, compare(after, before).verdict) == ("better", "worse")
     assert found.p == pytest.approx(2 / 2001), "the smallest that 2,000 resamples can give"
@@ -141,14 +144,6 @@ def test_two_records_of_the_same_system_are_told_apart_in_five_percent(seeds, mo
     assert np.mean(smallest) < 0.025
 
 
-def test_one_training_says_that_it_is_one():
-    before, after = of_items(np.random.default_rng(3), gain=0.05)
-    bare = Outcomes(before.values, trained=False)
-    assert compare(bare, after).one_training
-    assert not compare(bare, Outcomes(np.repeat(after.values, 2, axis=0))).one_training
-    assert compare(before, Outcomes(np.repeat(after.values, 2, axis=0))).one_training, "the other side is trained too"
-
-
 def test_an_interval_is_students_where_seeds_alone_differ():
     rng = np.random.default_rng(2)
     items_1N, offsets_S1 = rng.normal(size=(1, 30)), rng.normal(size=(4, 1))
@@ -156,9 +151,6 @@ def test_an_interval_is_students_where_seeds_alone_differ():
     theirs = stats.ttest_1samp(100 * offsets_S1[:, 0], 0)
     interval = theirs.confidence_interval()
     assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, theirs.pvalue))
-
-
-def test_the_interval_of_three_seeds_is_students():
     values = [70.1, 71.4, 69.8]
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     assert half_width_of_mean(values) == pytest.approx((high - low) / 2)

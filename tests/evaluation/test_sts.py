@@ -1,6 +1,5 @@
 """The seven-task protocol and CxC-STS on made-up tasks and a fake encoder."""
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -13,7 +12,7 @@ from scipy.stats import spearmanr
 from cse.data.suite import CXC_COLUMNS as COLUMNS
 from cse.data.suite import read_cxc
 from cse.data.tasks.kinds import CaptionPairs, ScoredPairs
-from cse.evaluation.measures import Averaged, Score, UndefinedScore, Vectors, pair_cosines, spearman
+from cse.evaluation.measures import Averaged, Score, Vectors, pair_cosines, spearman
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import REPETITIONS, SEED, SEVEN_TASKS, evaluate_sts, score_cxc
 from cse.evaluation.table import format_table
@@ -21,7 +20,6 @@ from tests.parts import refusal
 from tests.rows import write_table
 
 SHARED = Path(__file__).parents[3] / "shared/data/cxc"
-
 WIDTH = 6
 
 
@@ -75,9 +73,8 @@ def test_scores_agree_with_a_reference():
 # ---- averages -----------------------------------------------------------------------------------------------------
 
 
-def test_avg_is_the_mean_of_rounded_scores():
+def test_avg_is_the_mean_of_rounded_scores_and_without_one_of_the_seven_there_is_none():
     results = seven()
-    assert results.average_name == "Avg."
     rounded = [round(score.values["all"], 2) for score in results.tasks.values()]
     assert results.average() == pytest.approx(sum(rounded) / 7, abs=1e-12)
     assert results.average() != pytest.approx(np.mean(list(results.figures.values())), abs=1e-5)
@@ -85,13 +82,9 @@ def test_avg_is_the_mean_of_rounded_scores():
     assert (beside.average_name, beside.average()) == ("Avg.", results.average())
     backwards = Averaged(dict(reversed(beside.tasks.items())), SEVEN_TASKS)
     assert format_table({"m": backwards}).split()[1:9] == [*SEVEN_TASKS, "own"], "columns stand in the usual order"
-
-
-def test_without_one_of_the_seven_there_is_no_avg():
-    results = Averaged({name: score for name, score in seven().tasks.items() if name != "STS14"}, SEVEN_TASKS)
-    assert results.average_name == "mean of 6 tasks"
-    assert "Avg." not in json.dumps(results.to_dict("sts"))
-    assert "Avg." not in format_table({"model": results})
+    six = Averaged({name: score for name, score in results.tasks.items() if name != "STS14"}, SEVEN_TASKS)
+    assert six.average_name == "mean of 6 tasks"
+    assert "Avg." not in f"{six.to_dict('sts')}{format_table({'model': six})}"
 
 
 # ---- what can go wrong --------------------------------------------------------------------------------------------
@@ -110,8 +103,7 @@ def test_what_cannot_be_scored_is_one_line():
         ([1.0, 2.0, 3.0], [4.0, 4.0, 4.0], "STS12: all 3 gold scores are equal"),
         ([1.0], [1.0], "STS12: a rank correlation needs at least 2 pairs, found 1"),
     ):
-        with pytest.raises(UndefinedScore, match=said):
-            spearman(np.array(x), np.array(y), "STS12")
+        assert said in refusal(spearman, np.array(x), np.array(y), "STS12")
 
 
 # ---- tables -------------------------------------------------------------------------------------------------------
@@ -134,15 +126,11 @@ def test_text_markdown_and_latex_hold_the_same_numbers():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_cosines_agree_with_a_float64_sum(dtype):
-    a, b = np.random.default_rng(3).normal(size=(2, 20, 384)).astype(dtype)
-    rows = zip(a.astype(np.float64), b.astype(np.float64), strict=True)
+def test_cosines_agree_with_a_float64_sum_and_equal_pairs_tie_exactly(dtype):
+    a, b = np.random.default_rng(3).normal(size=(2, 500, 384)).astype(dtype)
+    rows = zip(a[:20].astype(np.float64), b.astype(np.float64), strict=False)
     expected = [math.fsum(u * v) / math.sqrt(math.fsum(u * u) * math.fsum(v * v)) for u, v in rows]
-    np.testing.assert_allclose(pair_cosines(a, b), expected, rtol=0, atol=1e-14)
-
-
-def test_equal_pairs_tie_exactly():
-    a, b = np.random.default_rng(6).normal(size=(2, 500, 384)).astype(np.float32)
+    np.testing.assert_allclose(pair_cosines(a, b)[:20], expected, rtol=0, atol=1e-14)
     assert set(pair_cosines(a, a)) == {1.0}
     assert np.array_equal(pair_cosines(a, b), pair_cosines(b, a))
 
@@ -156,20 +144,16 @@ def test_a_cosine_that_is_no_number_counts_as_zero():
 # ---- CxC-STS --------------------------------------------------------------------------------------------------------
 
 
-def make_rows(images=12, captions=3):
-    """Captions of an image form a chain; further pairs lead to other images."""
-    rng = np.random.default_rng(0)
-
-    def row(a, b, method):
-        score = round(float(rng.uniform(0, 5)), 2)
-        return [f"c{a}", f"c{b}", score, method, f"caption, number {a}", f"caption {b}"]
-
-    rows = []
-    for image in range(images):
-        first = image * captions
-        rows += [row(first + i, first + i + 1, "c2c_cocaption") for i in range(captions - 1)]
-        rows += [row(first, (first + captions * k) % (images * captions), "c2c_isim") for k in (1, 3)]
-    return rows
+def make_rows():
+    """Three captions of each of twelve images form a chain; further pairs lead to other images."""
+    scores, pairs = np.random.default_rng(0).uniform(0, 5, 48).round(2), []
+    for first in range(0, 36, 3):
+        pairs += [(first + i, first + i + 1, "c2c_cocaption") for i in (0, 1)]
+        pairs += [(first, (first + further) % 36, "c2c_isim") for further in (3, 9)]
+    return [
+        [f"c{a}", f"c{b}", score, method, f"caption, number {a}", f"caption {b}"]
+        for (a, b, method), score in zip(pairs, scores, strict=True)
+    ]
 
 
 def make_captions(folder) -> CaptionPairs:
@@ -189,10 +173,10 @@ def test_bootstrap_is_a_loop_of_single_draws(tmp_path):
         drawn = rng.choice(len(lists), 6)
         rows = [lists[i][rng.randint(0, len(lists[i]))] for i in drawn]
         scores.append(spearmanr(cosines[rows], pairs.score[rows]).statistic)
-    assert found.values["mean"] == pytest.approx(100 * np.mean(scores), abs=1e-9)
-    assert found.values["std"] == pytest.approx(100 * np.std(scores), abs=1e-9)
-    assert found.values["all_pairs"] == pytest.approx(100 * spearmanr(cosines, pairs.score).statistic, abs=1e-9)
-    assert found.setting == "1,000 samples of 6 images with replacement, seed 123"
+    every = spearmanr(cosines, pairs.score).statistic
+    assert [found.values[name] for name in ("mean", "std", "all_pairs")] == pytest.approx(
+        [100 * np.mean(scores), 100 * np.std(scores), 100 * every], abs=1e-9
+    )
 
 
 ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
@@ -202,8 +186,6 @@ def test_a_broken_file_is_one_line(tmp_path):
     for rows, said in (
         ([ROW, ["c2", "c1", "2", "c2c_isim", "two", "one"]], "cxc.csv:3: repeats the pair of line 2; keep one"),
         ([[*ROW[:2], "5.1", *ROW[3:]]], "cxc.csv:2: score '5.1' is not a number from 0 to 5"),
-        ([ROW[:5]], "cxc.csv:2: 5 fields, but the header has 6"),
-        ([[*ROW[:4], " ", "two"]], "cxc.csv:2: no text in column 'sentence1'"),
         ([], "cxc.csv: 0 pairs"),
     ):
         assert said in refusal(read_cxc, write_table(tmp_path / "cxc.csv", COLUMNS, rows))

@@ -17,23 +17,21 @@ from cse.data.tasks.kinds import Labelled, TransferTask, sentences_of
 from cse.evaluation.linear import FULL, Problem, fit
 from cse.evaluation.measures import Vectors
 from cse.evaluation.transfer import score_transfer
+from tests.evaluation.test_sts import FakeEncoder
 from tests.parts import refusal
 
 HOW = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=3, max_epoch=20)
 SHARED = Path(__file__).parents[3] / "shared/data/senteval"
 
 
-class Words:
-    """Embeds a text ``class-number`` near the mean of its class; another text at random."""
+class Words(FakeEncoder):
+    """Embeds a text ``class-number`` near the mean of its class."""
 
-    def encode(self, sentences, batch_size=64, normalize=True, show_progress_bar=False):
-        rng = np.random.default_rng(3)
-        means = rng.normal(size=(3, 8))
-        return np.stack([self.vector(text, means) for text in sentences]).astype(np.float32)
+    means = np.random.default_rng(3).normal(size=(3, 8))
 
-    def vector(self, text, means):
-        rng = np.random.default_rng(list(text.encode()))
-        return rng.normal(size=8) * 1.5 + (means[int(text[0])] if text[:1].isdigit() else 0)
+    def vector(self, text):
+        noise = np.random.default_rng(list(text.encode())).normal(size=8)
+        return (1.5 * noise + self.means[int(text[0])]).astype(np.float32)
 
 
 def part(count, classes, start=0, pairs=False) -> Labelled:
@@ -121,15 +119,12 @@ def test_real_tasks_agree_with_scikit_learn():
     cr, trec = tasks
     x, y = vectors.of(cr.train.texts), cr.train.label
     cross = StratifiedKFold(10, shuffle=True, random_state=1111)
-    strengths = {"C": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}
-    chosen = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=cross)
+    chosen = GridSearchCV(LogisticRegression(max_iter=2000), {"C": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}, cv=cross)
     expected = cross_val_score(chosen.fit(x, y).best_estimator_, x, y, cv=cross).mean()
     assert found["CR"].values["accuracy"] == pytest.approx(100 * expected, abs=0.5)
-    chosen = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=5)
-    chosen.fit(vectors.of(trec.train.texts), trec.train.label)
+    chosen.set_params(cv=5).fit(vectors.of(trec.train.texts), trec.train.label)
     expected = chosen.score(vectors.of(trec.test.texts), trec.test.label)
-    accuracy = found["TREC"].values["accuracy"]
-    assert accuracy == pytest.approx(100 * expected, abs=1.5)  # 500 questions: a deviation is 1.3 points
+    assert found["TREC"].values["accuracy"] == pytest.approx(100 * expected, abs=1.5)  # a deviation is 1.3 points
 
 
 # ---- the reference: one classifier at a time, with torch's own layer, loss and optimiser ----------------------------

@@ -11,25 +11,13 @@ import pytest
 from cse.data.store import TRAIN_FILE, VIEW_COLUMNS, PreparedData, open_rows
 from cse.data.tasks.store import TEST, open_tasks
 from cse.training.state import copy_into
-from tests.rows import write_table
+from tests.rows import write_lines, write_table
 from tests.systems.test_every_preset import score
 from tests.systems.tiny import Watch, make_data, make_models, run_training, tiny
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/promcse.py"
 LINE = re.compile(r"step (\d+)  nt_xent (\S+)  energy_hinge (\S+)  loss (\S+)")
-
-
-def write_files(prepared: Path, folder: Path) -> tuple[Path, Path]:
-    """Write the rows and the task of prepared data as files of NLI triplets and of STS-B."""
-    triplets, sts = folder / "triplets.csv", folder / "sts-test.csv"
-    columns = VIEW_COLUMNS["triplets"]
-    rows = open_rows(prepared / TRAIN_FILE).to_pylist()
-    write_table(triplets, columns, ([row[name] for name in columns] for row in rows))
-    (task,) = open_tasks(PreparedData(prepared), TEST)
-    lines = zip(task.score, task.sentence1, task.sentence2, strict=True)
-    sts.write_text("".join(f"genre\tfile\tyear\t1\t{gold}\t{one}\t{two}\n" for gold, one, two in lines), "utf-8")
-    return triplets, sts
 
 
 @pytest.mark.slow
@@ -40,7 +28,11 @@ def test_the_losses_and_the_score_are_those_of_cse_train(tmp_path):
     changes |= {"train.epochs": 20, "train.row_groups": 1, "train.eval_every": steps}
     watch = Watch()
     prepared = run_training(tiny("promcse-eh-minilm", models, tmp_path, changes), data, tmp_path / "run", watch)
-    triplets, sts = write_files(prepared, tmp_path)
+    columns, (task,) = VIEW_COLUMNS["triplets"], open_tasks(PreparedData(prepared), TEST)
+    rows = open_rows(prepared / TRAIN_FILE).to_pylist()
+    triplets = write_table(tmp_path / "triplets.csv", columns, ([row[name] for name in columns] for row in rows))
+    pairs = zip(task.score, task.sentence1, task.sentence2, strict=True)
+    sts = write_lines(tmp_path / "sts.csv", (f"genre\tfile\tyear\t1\t{gold}\t{one}\t{two}" for gold, one, two in pairs))
 
     options = ["--sts", sts, "--steps", steps, "--batch-size", 8, "--learning-rate", rate]
     command = [sys.executable, *map(str, [EXAMPLE, folder, triplets, *options])]
@@ -49,9 +41,8 @@ def test_the_losses_and_the_score_are_those_of_cse_train(tmp_path):
     assert done.returncode == 0, done.stderr
 
     printed = [[float(number) for number in found] for found in LINE.findall(done.stdout)]
-    recorded = [
-        [each.step, *(each.terms[name] for name in ("nt_xent", "energy_hinge", "loss"))] for each in watch.records
-    ]
+    names = ("nt_xent", "energy_hinge", "loss")
+    recorded = [[each.step, *(each.terms[name] for name in names)] for each in watch.records]
     assert [row[0] for row in printed] == list(range(5, steps + 1, 5))
     assert printed == [pytest.approx(row, rel=1e-5) for row in recorded]
     assert printed[0][3] != pytest.approx(printed[-1][3], rel=1e-2)

@@ -45,15 +45,12 @@ def first_run(project, server) -> dict[str, Any]:
     return server.finished("first", 600)
 
 
-def test_no_schedule_runs_by_itself_and_one_run_alone_has_the_gpu(project, server):
+def test_a_deployment_runs_the_pipeline_and_no_schedule_by_itself(project, server, first_run, finished_tiny_clone):
     """That a run waits for another, and that nothing outlives a cancel, is shown below."""
     schedules = [schedule for found in server.post("deployments/filter") for schedule in found["schedules"]]
     assert len(schedules) == 2 and not any(schedule["active"] for schedule in schedules)
     pools = {pool["name"]: pool["concurrency_limit"] for pool in server.post("work_pools/filter")}
-    assert (pools["cse-gpu"], pools["cse-local"]) == (1, None)
-
-
-def test_a_deployment_runs_the_pipeline(project, server, first_run, finished_tiny_clone):
+    assert (pools["cse-gpu"], pools["cse-local"]) == (1, None), "one run alone has the GPU"
     run, short = first_run, read_shortfall(project.folder)  # of a random backbone it may be either
     assert run["state_type"] == "COMPLETED", server.log()
     assert run["state_name"] == ("Below backbone" if short else "Completed")
@@ -92,6 +89,11 @@ def stage_processes(project: Workspace) -> list[psutil.Process]:
     return [process for process in found if not {"worker", "deployment"} & {*words_of(process)}]
 
 
+def nothing_runs(project: Workspace) -> None:
+    wait_for(lambda: not stage_processes(project), 40, lambda: str(stage_processes(project)))
+    assert project.leftovers() == []
+
+
 def words_of(process: psutil.Process) -> list[str]:
     """Return the command of a process; none if it has just ended."""
     with contextlib.suppress(psutil.Error):
@@ -109,11 +111,9 @@ def test_a_cancelled_run_leaves_no_process_and_no_result(project, server, first_
     assert server.post(second, state={"type": "PENDING"})["state"]["name"] == "AwaitingConcurrencySlot"
     server.post(second, state={"type": "CANCELLED"}, force=True)
     project.run("prefect", "flow-run", "cancel", server.flow_run("cancelled")["id"])
-    run = server.finished("cancelled", 90)
-    assert run["state_type"] == "CANCELLED"
-    wait_for(lambda: not stage_processes(project), 40, lambda: str(stage_processes(project)))
+    assert server.finished("cancelled", 90)["state_type"] == "CANCELLED"
+    nothing_runs(project)
     assert project.lock() == lock
-    assert project.leftovers() == []
     assert not list((project.folder / ".dvc/tmp/cse-runs").glob("*/data/checkpoint/checkpoint.json"))
 
 
@@ -188,7 +188,6 @@ def test_a_worker_clones_pulls_runs_and_pushes(project, server, first_run, tmp_p
 
 def test_nothing_is_left(project, server):
     """At the end of all: no flow, no stage, no clone."""
-    wait_for(lambda: not stage_processes(project), 30, lambda: str(stage_processes(project)))
+    nothing_runs(project)
     assert not list((project.folder / ".dvc/tmp/cse-runs").glob("*"))
-    assert project.leftovers() == []
     assert subprocess.run(["git", "fsck", "--no-dangling"], cwd=project.folder, capture_output=True).returncode == 0

@@ -19,30 +19,19 @@ from flows.train_cse import settings_of_run, train_cse, write_settings
 from tests.parts import refusal
 
 
-@pytest.mark.parametrize(
-    ("flow", "given", "wanted"),
-    [
-        (
-            adapt_cse,
-            {"labels": "intents.csv", "budget": "45m", "shared_backbone": True, "overrides": {"train.epochs": 2}},
-            {"budget": 2700.0, "shared_backbone": True, "sources": (), "task": None, "overrides": ("train.epochs=2",)},
-        ),
-        (
-            tune_cse,
-            {"over": ["prompt.length=[8,16]"], "confirm": 2, "seeds": 3, "names": ["a"]},
-            {"over": ("prompt.length=[8,16]",), "confirm": 2, "seeds": 3, "names": ("a",), "promote": False},
-        ),
-    ],
-)
-def test_a_flow_gives_its_command_what_it_was_given(monkeypatch, flow, given, wanted):
+def test_a_flow_gives_its_command_what_it_was_given(monkeypatch):
     def run_command(name, arguments, return_state):
         understood.update(cli.get_command(None, name).make_context(name, arguments[1:]).params)
         return Completed(message="done")
 
     understood = {}
     monkeypatch.setattr(command_flows, "run_command", run_command)
-    flow.fn(**given)
-    assert {name: understood[name] for name in wanted} == wanted
+    adapt_cse.fn(labels="intents.csv", budget="45m", shared_backbone=True, overrides={"train.epochs": 2})
+    wanted = {"budget": 2700.0, "shared_backbone": True, "sources": (), "task": None, "overrides": ("train.epochs=2",)}
+    assert understood.items() >= wanted.items()
+    tune_cse.fn(over=["prompt.length=[8,16]"], confirm=2, names=["a"])
+    wanted = {"over": ("prompt.length=[8,16]",), "confirm": 2, "names": ("a",), "promote": False}
+    assert understood.items() >= wanted.items()
 
 
 @pytest.mark.parametrize(
@@ -95,9 +84,8 @@ def test_a_preset_brings_its_data_unless_the_run_says_otherwise(tmp_path):
 
 
 def test_overrides_on_a_command_line():
-    assert as_options({"train.epochs": 2, "prompt.dropout": None, "evaluation.measures": ["sts", "cxc"]}) == [
-        "--set", "train.epochs=2", "--set", "prompt.dropout=null", "--set", "evaluation.measures=[sts, cxc]",
-    ]  # fmt: skip
+    given = {"train.epochs": 2, "prompt.dropout": None, "evaluation.measures": ["sts", "cxc"]}
+    assert as_options(given)[1::2] == ["train.epochs=2", "prompt.dropout=null", "evaluation.measures=[sts, cxc]"]
 
 
 def test_what_is_not_there_is_one_line(repository, monkeypatch):

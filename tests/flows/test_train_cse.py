@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.flows.prefect_server import new_home, processes_with
+from tests.flows.repositories import write
 from tests.pipeline.workspace import STAGES, Workspace
 from tests.waiting import wait_for
 
@@ -69,20 +70,18 @@ sys.addaudithook(called)
 
 def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
     """A fresh home, little of the processor, and two runs that start at the same moment."""
-    (tmp_path / "watch").mkdir()
-    (tmp_path / "watch/sitecustomize.py").write_text(WATCH)
-    (tmp_path / "calls").write_text("")
-    watched = {"PREFECT_HOME": "prefect", "PYTHONPATH": "watch", "CALLS": "calls"}
-    usual = ("PREFECT_SERVER_ANALYTICS_ENABLED", "DO_NOT_TRACK", "DVC_NO_ANALYTICS")
-    usual += ("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",)
+    write(tmp_path / "watch/sitecustomize.py", WATCH)
+    write(tmp_path / "calls", "")
+    places = {"PREFECT_HOME": "prefect", "PYTHONPATH": "watch", "CALLS": "calls"}
+    watched = {name: str(tmp_path / place) for name, place in places.items()}
     clones = [finished_tiny_clone.copy(tmp_path / name / "clone") for name in ("one", "two")]
     for workspace in clones:
         workspace.set({"export.tolerance": 2e-5})  # one stage to run
         workspace.commit()
     runs, logs = [], [tmp_path / "one.log", tmp_path / "two.log"]
     for workspace, log in zip(clones, logs, strict=True):
-        environment = {name: value for name, value in environment_of(workspace).items() if name not in usual}
-        environment |= {name: str(tmp_path / place) for name, place in watched.items()}
+        environment = workspace.environment | watched
+        del environment["DVC_NO_ANALYTICS"]
         with log.open("w") as stream:
             runs.append(subprocess.Popen(
                 [sys.executable, "-m", "flows.train_cse"], cwd=workspace.folder, env=environment,
@@ -98,8 +97,7 @@ def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
             assert noise not in text, text
     calls = set((tmp_path / "calls").read_text().splitlines())
     assert calls, "the watch was on"
-    outside = [call for call in calls if not any(here in call for here in ("127.0.0.1", "localhost", "'::1'", "/"))]
-    assert outside == []
+    assert [call for call in calls if not any(at in call for at in ("127.0.0.1", "localhost", "'::1'", "/"))] == []
 
 
 GOOD, WORSE = 1.0, 0.02  # learning rates

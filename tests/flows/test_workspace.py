@@ -1,6 +1,5 @@
 """Where a run works: DVC's graph, a lock on the tree, a clone that shares everything, and a worker's fresh clone."""
 
-import json
 import subprocess
 import sys
 import threading
@@ -11,19 +10,16 @@ import pytest
 from cse.errors import CseError
 from cse.settings import load_settings
 from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
-from flows.workspace import in_place, keep_as_experiment, keep_remotes, snapshot, throwaway_clone
+from flows.workspace import in_place, keep_remotes, snapshot, throwaway_clone
 from tests.flows.repositories import commit, dvc, write
 from tests.parts import refusal
 
 
-def test_a_stage_that_is_added_appears_from_anywhere(repository, monkeypatch, tmp_path):
+def test_stages_are_in_order_from_anywhere_and_what_is_no_pipeline_is_one_line(repository, monkeypatch, tmp_path):
     third = "  a-third:\n    cmd: cp data/second.txt third.txt\n    deps: [data/second.txt]\n    outs: [third.txt]\n"
     write(repository / "dvc.yaml", (repository / "dvc.yaml").read_text() + third)
     monkeypatch.chdir(tmp_path)
     assert stages_in_order(repository) == ["first", "second", "a-third"]
-
-
-def test_what_is_no_pipeline_is_one_line(repository, tmp_path):
     write(repository / "dvc.yaml", "stages:\n  broken: [\n")
     assert "dvc.yaml: " in refusal(stages_in_order, repository)
     (tmp_path / ".dvc").mkdir()
@@ -37,18 +33,15 @@ def test_both_sides_of_a_merge(repository):
         git(repository, "switch", "--quiet", branch)
         write(repository / "dvc.lock", f"a: {branch}\n")
         commit(repository, branch)
-    with pytest.raises(CseError, match="git merge"):
-        git(repository, "merge", "main")
-    with pytest.raises(CseError, match=r"dvc\.lock:1: unresolved merge conflict"):
-        check_no_conflict(repository)
+    assert "git merge" in refusal(git, repository, "merge", "main")
+    assert "dvc.lock:1: unresolved merge conflict" in refusal(check_no_conflict, repository)
     git(repository, "checkout", "--quiet", "--theirs", "dvc.lock")
     check_no_conflict(repository)
 
 
 def test_paths_that_a_copy_would_not_have(repository, tmp_path):
-    write(repository / "mine/rows.csv", "text\na\n")
-    write(repository / "tracked/pairs.csv", "sentence1,sentence2,score\na,b,1\n")
-    write(tmp_path / "outside/pairs.csv", "sentence1,sentence2,score\na,b,1\n")
+    for path in ("mine/rows.csv", "tracked/pairs.csv", "../outside/pairs.csv"):
+        write(repository / path, "")
     git(repository, "add", "tracked")
     write(
         repository / "params.yaml",
@@ -69,7 +62,6 @@ def test_a_clone_has_what_is_not_committed_yet(repository):
     write(repository / "untracked.txt", "stays here\n")
     before = git(repository, "status", "--short")
     with throwaway_clone(repository, "a-run") as place:
-        assert not place.in_place
         assert (place.folder / "params.yaml").read_text() == "train:\n  epochs: 7\n"
         assert not (place.folder / "untracked.txt").exists()
         assert uncommitted(place.folder) == ["data/metrics/.gitkeep", "params.yaml"]
@@ -97,34 +89,15 @@ def test_only_clones_of_killed_runs_are_removed(repository):
     assert not list(clones.iterdir())
 
 
-def test_what_a_clone_made_becomes_an_experiment(repository):
-    dvc(repository, "repro")
-    commit(repository, "results")
-    lock = (repository / "dvc.lock").read_text()
-    with throwaway_clone(repository, "a-run") as place:
-        write(place.folder / "source.txt", "another text\n")
-        dvc(place.folder, "repro")
-        revision = keep_as_experiment(place, "another")
-    assert (repository / "dvc.lock").read_text() == lock
-    assert git(repository, "show", f"{revision}:source.txt") == "another text"
-    assert git(repository, "show", f"{revision}:dvc.lock") + "\n" != lock
-    assert git(repository, "rev-parse", f"{revision}^") == git(repository, "rev-parse", "HEAD")
-    dvc(repository, "exp", "apply", "another")
-    assert (repository / "data/second.txt").read_text() == "another text\n"
-
-
 def test_a_snapshot_is_the_tree_as_it_is(repository):
     """Before the first commit of results: ``dvc.lock`` and metrics are not tracked yet, and stay so."""
     dvc(repository, "repro")
-    before, head = git(repository, "status", "--short"), git(repository, "rev-parse", "HEAD")
+    before = git(repository, "status", "--short"), git(repository, "rev-parse", "HEAD")
     revision = snapshot(repository, "a model")
-    assert revision != head
-    assert git(repository, "rev-parse", f"{revision}^") == head
+    assert git(repository, "rev-parse", f"{revision}^") == before[1]
     assert git(repository, "show", f"{revision}:dvc.lock") + "\n" == (repository / "dvc.lock").read_text()
-    assert json.loads(git(repository, "show", f"{revision}:data/metrics/train.json")) == {"dev_spearman": 1.0}
-    assert git(repository, "status", "--short") == before
-    assert git(repository, "rev-parse", "HEAD") == head
-
+    assert git(repository, "show", f"{revision}:data/metrics/train.json") == '{"dev_spearman": 1.0}'
+    assert (git(repository, "status", "--short"), git(repository, "rev-parse", "HEAD")) == before
     last = commit(repository, "all of it")
     assert snapshot(repository, "a model") == last, "nothing new: the commit itself"
 
@@ -146,14 +119,11 @@ def test_a_second_run_in_the_tree_waits_and_a_dead_one_holds_nothing(repository)
     thread = threading.Thread(target=first)
     thread.start()
     assert inside.wait(10)
-    with in_place(repository, said.append) as place:
+    with in_place(repository, said.append):
         order.append("second")
-        assert place.in_place
     thread.join()
     assert order == ["first", "second"]
-    assert said == [
-        f"another run is working in {repository}: waiting for it to finish; cancel this run to stop waiting"
-    ]
+    assert said[0].startswith(f"another run is working in {repository}: waiting for it to finish") and len(said) == 1
 
 
 def test_the_folder_beside_the_project_stays_the_remote_and_a_shared_one_as_it_is(repository, tmp_path):

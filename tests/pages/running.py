@@ -21,9 +21,6 @@ from tests.pipeline.finished import of_pages
 from tests.pipeline.workspace import ROOT, Workspace
 from tests.waiting import wait_for
 
-SHELL = ("sh", "bash")
-
-
 # Commands that stay: they go on in the background until the page ends or they are started anew. The port that the pages
 # name, of which a free one takes the place (None: it listens on none), and the route that answers once it is ready.
 SERVERS = {
@@ -65,7 +62,7 @@ class Page:
         if block.fresh:
             self.renew()
         self.commands(block.first)
-        if block.language in SHELL:
+        if block.language in ("sh", "bash"):
             self.commands(block.commands())
         elif block.language == "python":
             self.python = [*self.python, block.text] if block.continues else [block.text]
@@ -104,9 +101,8 @@ class Page:
         """Start a server on a free port and wait until it answers; one of its name that runs is stopped."""
         self.stop(name)
         (named, route), log = SERVERS[name], self.folder / f"{name.split()[0]}.log"
-        port = self.ports.get(named)
+        port, state = self.ports.get(named), self.folder / "variables"
         command = re.sub(r"\s+#.*", "", command) + (f" --port {port}" if port else "")
-        state = self.folder / "variables"
         script = self.on_free_ports(f"test -f {state} && . {state}\nexec env {command}")
         with log.open("wb") as stream:
             self.servers[name] = started = subprocess.Popen(
@@ -116,10 +112,9 @@ class Page:
 
         def answers() -> bool:
             assert started.poll() is None, f"{command}\nended:\n{log.read_text()}"
-            try:
+            with contextlib.suppress(httpx.HTTPError):
                 return httpx.get(f"http://127.0.0.1:{port}{route}", timeout=5).is_success
-            except httpx.HTTPError:
-                return False
+            return False
 
         if port:
             wait_for(answers, tell=lambda: f"{command}\n{log.read_text()}")
@@ -143,19 +138,9 @@ class Page:
         return re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda port: str(self.ports.get(int(port[0]), port[0])), text)
 
     def set_params(self, text: str) -> None:
-        """Write a block of YAML into ``params.yaml``."""
-
-        def merge(tree: dict, changes: dict) -> None:
-            for key, value in changes.items():
-                if isinstance(value, dict) and tree.get(key):
-                    merge(tree[key], value)
-                else:
-                    tree[key] = value
-
-        yaml, file = YAML(), self.clone.folder / "params.yaml"
-        tree = yaml.load(file)
-        merge(tree, YAML(typ="safe", pure=True).load(text))
-        yaml.dump(tree, file)
+        """Write a block of YAML, groups of settings, into ``params.yaml``."""
+        groups = YAML(typ="safe", pure=True).load(text)
+        self.clone.set({f"{group}.{name}": value for group, of in groups.items() for name, value in of.items()})
         self.clone.run(self.clone.python, "-m", "cse.settings.document")
 
 
@@ -167,12 +152,11 @@ def parse(document: Document) -> Iterator[Region]:
 
 def evaluate(example: Example) -> None:
     """Run a block."""
-    block: Block = example.parsed
     names = example.namespace
     if "page" not in names:
         folder = names["tmp_path_factory"].mktemp(Path(example.path).stem)
         names["page"] = Page(names["clone_for_pages"], folder)
-    names["page"].run(block)
+    names["page"].run(example.parsed)
 
 
 def close(names: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ Whatever else ``python`` is asked for starts for real, such as Prefect's workers
 (an environment is where its Python is called from), so that the stages that they run are forked too.
 """
 
-import array
 import atexit
 import contextlib
 import fcntl
@@ -60,10 +59,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 
 @functools.cache
 def launchers(python: str) -> Path:
-    """Make an environment of launchers beside an interpreter's own; it and its servers end with this process.
+    """Make an environment of launchers beside an interpreter's own, and return its folder ``bin``.
 
-    Returns:
-        Its folder ``bin``.
+    It and its servers end with this process.
     """
     folder, real = Path(tempfile.mkdtemp(prefix="forking-")), Path(python).parents[1]
     (folder / "bin").mkdir()
@@ -109,23 +107,20 @@ def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> Non
     for number in SIGNALS:
         signal.signal(number, lambda received, frame: connection.sendall(bytes([received])))
     text = json.dumps(request).encode()
-    for stream in (0, 1, 2):
-        with contextlib.suppress(OSError):
-            os.fstat(stream)
-            continue
-        os.open(os.devnull, os.O_RDWR)  # Ray's workers are started without an input; it takes the lowest number
-    streams = array.array("i", [0, 1, 2]).tobytes()
-    connection.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+    while (free := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass  # Ray's workers are started without an input; it takes the lowest number
+    os.close(free)
+    socket.send_fds(connection, [len(text).to_bytes(4, "big")], [0, 1, 2])
     connection.sendall(text)
     answer = connection.recv(4)
     if len(answer) < 4:
         sys.exit("forking: the server ended before the command did")
     code = int.from_bytes(answer, "big", signed=True)
-    if code < 0:
-        with contextlib.suppress(OSError):  # of SIGKILL, which has no handler
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
+    if code >= 0:
+        os._exit(code)
+    with contextlib.suppress(OSError):  # of SIGKILL, which has no handler
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
 
 
 def _connect(folder: str, python: str) -> socket.socket:
@@ -201,13 +196,8 @@ def _end(listener: socket.socket, stem: Path) -> None:
 
 def _keep(connection: socket.socket) -> dict[str, Any]:
     """Fork the process of a request and look after it; returns, in that process only, the request."""
-    streams = array.array("i")
-    length, control, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(12))
-    for _, _, data in control:
-        streams.frombytes(data)
-    text = b""
-    while len(text) < int.from_bytes(length, "big"):
-        text += connection.recv(1 << 16) or os._exit(1)
+    length, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    text = connection.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)
     child = os.fork()
     if not child:
         connection.close()
@@ -244,11 +234,9 @@ def prepare(request: dict[str, Any]) -> None:
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     for name in ("stdin", "stdout", "stderr"):
         getattr(sys, name).buffer.raw.name = f"<{name}>"
-    if os.environ.get("PYTHONUNBUFFERED"):
-        sys.stdout.reconfigure(write_through=True)
+    sys.stdout.reconfigure(write_through=bool(os.environ.get("PYTHONUNBUFFERED")))
     sys.modules["numpy"].random.seed()
-    sys.executable = request["python"]
-    arguments = request["arguments"]
+    sys.executable, arguments = request["python"], request["arguments"]
     arguments[:] = arguments[arguments[0] == "-u" :]
     first = {"-m": request["folder"], "-c": ""}.get(arguments[0], str(Path(arguments[0]).parent))
     sys.path[:1] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -265,15 +253,14 @@ class _Graphs(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        if spec and spec.loader:
-            run = spec.loader.exec_module
+        run = spec.loader.exec_module
 
-            def run_with_memory(module: types.ModuleType) -> None:
-                run(module)
-                remembered = runpy.run_path(str(Path(__file__).parents[1] / "export/memo.py"))["remembered"]
-                module._export = remembered(module, Path(os.environ[GRAPHS]))
+        def run_with_memory(module: types.ModuleType) -> None:
+            run(module)
+            remembered = runpy.run_path(str(Path(__file__).parents[1] / "export/memo.py"))["remembered"]
+            module._export = remembered(module, Path(os.environ[GRAPHS]))
 
-            spec.loader.exec_module = run_with_memory  # type: ignore[method-assign]
+        spec.loader.exec_module = run_with_memory
         return spec
 
 
@@ -290,7 +277,7 @@ def run(arguments: list[str]) -> int:
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as left:
-        if left.code is None or isinstance(left.code, int):
+        if isinstance(left.code, int | None):
             return (left.code or 0) & 0xFF
         sys.stderr.write(f"{left.code}\n")
         return 1

@@ -61,12 +61,9 @@ def test_repro_makes_everything_and_a_second_one_nothing(finished):
                 sources = [path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()]
                 assert dep["nfiles"] == len(sources), f"{name}: {dep['path']} holds more than its sources"
     lock, times = finished.lock(), finished.times()
-    output = finished.dvc("repro")
-    assert [f"Stage '{name}' didn't change, skipping" in output for name in STAGES] == [True] * len(STAGES)
-    assert ran(output) == []
+    assert finished.dvc("repro").count("didn't change, skipping") == len(STAGES)
     assert finished.lock() == lock
-    assert finished.times() == times
-    assert len(times) > 60
+    assert finished.times() == times and len(times) > 60
 
 
 def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy):
@@ -148,18 +145,12 @@ def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):
         return list(killed.folder.glob(".cse/resume/*/state.pt"))
 
     kill_when(killed, saved)
-    assert killed.lock() == before
+    assert killed.lock() == before and saved()
     assert not (killed.folder / "data/checkpoint").exists()
-    assert saved()
-    last = saved()[0].stat().st_mtime_ns
-    kill_when(killed, lambda: saved()[0].stat().st_mtime_ns > last)
-    assert not (killed.folder / "data/checkpoint").exists()
-
     output = killed.dvc("repro", TRAIN)
     assert ran(output) == [TRAIN]
-    steps = re.search(r"resuming after step (\d+) of (\d+)", output)
-    assert steps, output
-    assert 2 <= int(steps[1]) < int(steps[2]) == 600
+    steps = re.search(r"resuming after step (\d+) of 600", output)
+    assert steps and 1 <= int(steps[1]) < 600, output
     for name in ("data/checkpoint", "data/plots/train", "data/metrics"):
         assert killed.bytes_of(name) == whole.bytes_of(name)
     assert killed.lock() == whole.lock()

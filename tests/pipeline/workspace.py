@@ -15,6 +15,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from cse.settings.load import check_known, set_key
+from tests.cli.workspace import contents
 from tests.pipeline.forking import launchers
 from tests.rows import write_table
 from tests.tiny import WORDS, make_backbone_folder
@@ -103,18 +104,17 @@ class Workspace:
     def locked_stages(self) -> dict[str, Any]:
         return YAML(typ="safe", pure=True).load(self.lock())["stages"]
 
-    def bytes_of(self, *folders: str) -> dict[str, bytes]:
-        """Return the bytes of every file below some folders."""
-        files = [path for folder in folders for path in (self.folder / folder).rglob("*") if path.is_file()]
-        assert files, f"nothing in {folders}"
-        return {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in files}
+    def bytes_of(self, folder: str) -> dict[str, bytes]:
+        """Return the bytes of every file below a folder."""
+        found = contents(self.folder / folder)
+        assert found, f"nothing in {folder}"
+        return found
 
-    def times(self) -> dict[str, int]:
+    def times(self) -> dict[Path, int]:
         """Return the modification time of every file that git or DVC would keep."""
         files = [path for path in self.folder.rglob("*") if path.is_file()]
-        hidden = {".git", "__pycache__", "tmp"}
-        kept = [path for path in files if hidden.isdisjoint(path.relative_to(self.folder).parts)]
-        return {path.relative_to(self.folder).as_posix(): path.stat().st_mtime_ns for path in kept}
+        parts, hidden = len(self.folder.parts), {".git", "__pycache__", "tmp"}
+        return {path: path.stat().st_mtime_ns for path in files if hidden.isdisjoint(path.parts[parts:])}
 
     def leftovers(self) -> list[Path]:
         """Return temporary siblings of outputs."""
@@ -152,9 +152,8 @@ def tiny_clone(folder: Path, **changes: Any) -> Workspace:
 
 
 def write_triplets(path: Path, rows: int, seed: int = 0) -> None:
-    random_words = random.Random(seed)
-    table = [[_sentence(random_words) for _ in range(3)] for _ in range(rows)]
-    write_table(path, ["sent0", "sent1", "hard_neg"], table)
+    words = random.Random(seed)
+    write_table(path, ["sent0", "sent1", "hard_neg"], [[_sentence(words) for _ in range(3)] for _ in range(rows)])
 
 
 def write_pairs(path: Path, rows: int, seed: int) -> None:
@@ -168,5 +167,5 @@ def ran(output: str) -> list[str]:
     return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage '")]
 
 
-def _sentence(random_words: random.Random) -> str:
-    return " ".join(random_words.choices(WORDS, k=random_words.randint(3, 8)))
+def _sentence(words: random.Random) -> str:
+    return " ".join(words.choices(WORDS, k=words.randint(3, 8)))

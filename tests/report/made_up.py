@@ -11,38 +11,35 @@ from cse.data.tasks.kinds import ScoredPairs, Splits
 from cse.evaluation.record import Record, read_record, write_record
 from cse.evaluation.sts import SEVEN_TASKS
 from cse.evaluation.suite import evaluate_suite
+from tests.evaluation.test_sts import FakeEncoder
 
-WIDTH = 8
 
-
-class Words:
+class Words(FakeEncoder):
     """The sum of a random vector a word: pairs that share words are alike."""
 
     pooler = "mean"
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self.seed = seed
 
-    def encode(self, sentences, *, batch_size=64, normalize=False, show_progress_bar=False):
-        return np.array([sum(vector(self.seed, word) for word in s.split()) for s in sentences], dtype=np.float32)
+    def vector(self, sentence):
+        return sum(of_word(self.seed, word) for word in sentence.split())
 
 
 @functools.cache
-def vector(seed: int, word: str) -> np.ndarray:
-    return np.random.default_rng([seed, *word.encode()]).normal(size=WIDTH)
+def of_word(seed: int, word: str) -> np.ndarray:
+    return np.random.default_rng([seed, *word.encode()]).normal(size=8).astype(np.float32)
 
 
 def make_task(name: str, rows: int = 40) -> ScoredPairs:
     """Pairs that share as many words as their score says, two with gold 5 first."""
-    rng = np.random.default_rng([*name.encode()])
-    first, second, gold = [], [], []
-    for row in range(rows):
-        shared = 5 if row < 2 else int(rng.integers(0, 6))
-        words = [f"{name}{row}w{i}" for i in range(5)]
-        first.append(" ".join(words))
-        second.append(" ".join(["so", *words[:shared], *(f"x{row}w{i}" for i in range(5 - shared))]))
-        gold.append(float(shared))
-    return ScoredPairs(name, first, second, np.array(gold))
+    gold = np.random.default_rng([*name.encode()]).integers(0, 6, rows)
+    gold[:2] = 5
+    words = [[f"{name}{row}w{i}" for i in range(5)] for row in range(rows)]
+    others = [[f"x{row}w{i}" for i in range(5)] for row in range(rows)]
+    second = [" ".join(["so", *a[:n], *b[n:]]) for a, b, n in zip(words, others, gold, strict=True)]
+    return ScoredPairs(name, [*map(" ".join, words)], second, gold.astype(float))
 
 
 def make_data(tasks: tuple[str, ...] = SEVEN_TASKS) -> SuiteData:

@@ -31,11 +31,9 @@ def parts(text: str) -> tuple[set[str], list[tuple[str, str]]]:
 
 def test_the_page_needs_nothing_outside(report):
     html = as_html(report)
-    _, attributes = parts(html)
-    addresses = [value for name, value in attributes if name.rpartition(":")[2] in ("href", "src")]
-    assert addresses and not [one for one in addresses if not one.startswith(("#", "data:"))]
-    assert "@import" not in html
-    assert not re.search(r"url\((?!#)", html)
+    addresses = [value for name, value in parts(html)[1] if name.rpartition(":")[2] in ("href", "src")]
+    assert addresses and all(one.startswith(("#", "data:")) for one in addresses)
+    assert not re.search(r"@import|url\((?!#)", html)
 
 
 SCRIPT = "<script>document.title = 'x'</script>"
@@ -75,8 +73,6 @@ def test_names_are_text_and_not_markup(report, tmp_path):
     assert not [name for name, _ in attributes if name.startswith("on")]
     schemes = {value.partition(":")[0] for name, value in attributes if name.endswith("href") and ":" in value}
     assert schemes <= {"data"}
-    ids = [value for name, value in attributes if name == "id"]
-    assert len(ids) == len(set(ids))
     assert "&lt;script&gt;document.title" in written
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", written)
 

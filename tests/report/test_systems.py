@@ -12,8 +12,6 @@ from cse.report.papers import figure, paper_tables
 from cse.report.systems import find_records, group, number_at
 from tests.report.made_up import BARE, make_data, make_record, trained
 
-SMALL = {"data": make_data(("STS12",)), "measures": ("sts",)}  # where only the model tells systems apart
-
 
 @pytest.fixture(scope="module")
 def systems(records):
@@ -32,57 +30,56 @@ def test_seeds_of_one_setting_are_one_system_and_the_bare_backbone_comes_first(s
     assert (systems[0].runs, systems[2].runs, systems[2].data) == ("no seed", "3 seeds", "rows.csv, 7,680 triplets")
 
 
-def test_one_seed_twice_counts_once_and_records_without_settings_stand_alone(tmp_path):
+@pytest.fixture
+def grouped(tmp_path):
+    """The names of records of some models, by system."""
+
+    def call(**models) -> list[list[str]]:
+        data = make_data(("STS12",))  # where only the model tells systems apart
+        records = [make_record(tmp_path, name, model, data=data, measures=("sts",)) for name, model in models.items()]
+        return [[record.name for record in system.records] for system in group(records)]
+
+    return call
+
+
+def test_one_seed_twice_counts_once_and_records_without_settings_stand_alone(grouped):
     bundle = BARE | {"kind": "bundle"}
-    models = {"a-1": trained(1), "a-1b": trained(1), "b-1": bundle, "b-2": bundle}
-    first, again, *bundles = (make_record(tmp_path, name, model, **SMALL) for name, model in models.items())
-    systems = group([first, again, *bundles])
-    assert [len(system.records) for system in systems] == [1, 1, 1]
-    assert [system.name for system in systems] == ["a", "b-1", "b-2"]
+    assert grouped(a=trained(1), again=trained(1), b=bundle, c=bundle) == [["a"], ["b"], ["c"]]
 
 
-def test_models_of_other_text_are_two_systems_even_where_file_name_rows_and_seed_agree(tmp_path):
-    models = [trained(1), trained(1)]
-    for model, content in zip(models, ("0a", "0b"), strict=True):
+def test_models_of_other_text_are_two_systems_even_where_file_name_rows_and_seed_agree(grouped):
+    first, second = trained(1), trained(1)
+    for model, content in ((first, "0a"), (second, "0b")):
         model["facts"]["data"] |= {"content": content}
-    records = [make_record(tmp_path, f"text-{number}", model, **SMALL) for number, model in enumerate(models)]
-    assert [system.records for system in group(records)] == [(records[0],), (records[1],)], "none is dropped"
+    assert grouped(first=first, second=second) == [["first"], ["second"]], "none is dropped"
 
 
-def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(tmp_path):
-    records = []
-    for seed, precision, device in ((1, "fp32", "cpu"), (2, "fp32", "NVIDIA H200"), (3, "bf16", "cpu")):
-        model = trained(seed)
+def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(grouped):
+    one, other, rounded = trained(1), trained(2), trained(3)
+    for model, precision, device in ((one, "fp32", "cpu"), (other, "fp32", "NVIDIA H200"), (rounded, "bf16", "cpu")):
         model["facts"] |= {"precision": precision, "environment": {"torch": "2.13", "device": device}}
-        records.append(make_record(tmp_path, f"run-{seed}", model, **SMALL))
-    systems = group(records)
-    assert [[record.name for record in system.records] for system in systems] == [["run-1", "run-2"], ["run-3"]]
+    assert grouped(one=one, other=other, rounded=rounded) == [["one", "other"], ["rounded"]]
 
 
-def test_figures_of_the_columns(records):
+def test_figures_of_the_columns(records, tmp_path):
     record = find_records([records / "backbone"])[0]
-    scores = record.scores
-    assert figure("spearman_x100", "STS14")(record) == scores["sts"]["STS14"]["all"]
-    assert figure("spearman_x100", "Avg. STS (7 tasks)")(record) == scores["Avg."]
-    assert figure("recall@3", "STS-B test retrieval")(record) == scores["retrieval"]["recall@3"]
-    assert figure("alignment", "STS-B test")(record) == scores["space_test"]["alignment"]
-    assert figure("uniformity", "STS-B (split not stated)")(record) == scores["space"]["uniformity"]
-    cosine = figure('cosine_similarity to query "you can do it, too."', '"yes, you can do it." (correct)')(record)
-    assert cosine == scores["retrieval"]["near_identical"]["yes , you can do it ."]
-    assert figure("hyperparameter", "learning_rate")(record) is None
-    run = find_records([records / "runs/prompts-42"])[0]
-    assert figure("hyperparameter", "prompt_length")(run) == 12
-    rows = record.table("retrieval.csv")
-    column = f'STS-B test, query "{rows[0]["query"]}" -> "{rows[0]["partner"]}"'
-    assert figure("rank_of_correct_answer", column)(record) == int(rows[0]["rank"])
-    assert figure("rank_of_correct_answer", 'STS-B test, query "who" -> "what"')(record) is None
-
-
-def test_an_average_over_a_part_is_not_the_average(tmp_path):
-    record = make_record(tmp_path, "part", BARE, data=make_data(("STS12", "STS13")))
-    assert "mean of 2 tasks" in record.scores
-    assert figure("spearman_x100", "Avg.")(record) is None
-    assert number_at("Avg.")(record) is None
+    scores, first = record.scores, record.table("retrieval.csv")[0]
+    for measure, column, expected in (
+        ("spearman_x100", "STS14", scores["sts"]["STS14"]["all"]),
+        ("spearman_x100", "Avg. STS (7 tasks)", scores["Avg."]),
+        ("recall@3", "STS-B test retrieval", scores["retrieval"]["recall@3"]),
+        ("alignment", "STS-B test", scores["space_test"]["alignment"]),
+        ("uniformity", "STS-B (split not stated)", scores["space"]["uniformity"]),
+        ('cosine_similarity to query "you can do it, too."', '"yes, you can do it." (correct)',
+         scores["retrieval"]["near_identical"]["yes , you can do it ."]),
+        ("hyperparameter", "learning_rate", None),
+        ("rank_of_correct_answer", f'STS-B test, query "{first["query"]}" -> "{first["partner"]}"', int(first["rank"])),
+        ("rank_of_correct_answer", 'STS-B test, query "who" -> "what"', None),
+    ):  # fmt: skip
+        assert figure(measure, column)(record) == expected, column
+    assert figure("hyperparameter", "prompt_length")(find_records([records / "runs/prompts-42"])[0]) == 12
+    part = make_record(tmp_path, "part", BARE, data=make_data(("STS12", "STS13")))
+    assert figure("spearman_x100", "Avg.")(part) is number_at("Avg.")(part) is None, "of a part is not the average"
 
 
 def test_every_published_figure_is_there_as_printed(tables):
@@ -108,10 +105,8 @@ def test_own_rows_say_backbone_data_and_seeds_and_are_means_with_deviations(tabl
     table = tables["promcse-1"]
     lines = {line[1]: line for line in table.lines[table.printed :]}
     assert set(lines) == {"backbone", "longer", "prompts"}
-    assert lines["prompts"][:4] == (
-        "supervised", "prompts", "tiny-bert", "this project: rows.csv, 7,680 triplets, 3 seeds",
-    )  # fmt: skip
-    prompts = next(system for system in systems if system.name == "prompts")
+    assert lines["prompts"][2:4] == ("tiny-bert", "this project: rows.csv, 7,680 triplets, 3 seeds")
+    (prompts,) = (system for system in systems if system.name == "prompts")
     values = [record.scores["sts"]["STS13"]["all"] for record in prompts.records]
     assert lines["prompts"][table.head.index("STS13")] == f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
     assert not any("±" in cell for cell in lines["backbone"])

@@ -12,36 +12,30 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.collection import collection_from, teach
 from cse.training.fit_post import fit_query_map, put_behind
 from tests.parts import refusal
-from tests.rows import write_lines, write_objects, write_table
+from tests.rows import write_lines, write_table
 from tests.stages.training import train_in
 from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
-LEAST_STEPS = "cse.training.fit_post._LEAST"
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
+@pytest.fixture
+def prepared(tmp_path, settings):
+    """Prepare 30 documents; a file has judged queries of them."""
     rng = np.random.default_rng(4)
-    folder = tmp_path_factory.mktemp("documents")
 
     def text(words: int) -> str:
         return " ".join(rng.choice(WORDS, words))
 
-    records = [{"title": text(3), "text": ". ".join(text(6).capitalize() for _ in range(4)) + "."} for _ in range(30)]
-    write_objects(folder / "corpus.jsonl", records)
-    whole = [f"{record['title']} {record['text']}" for record in records]
-    judged = [(text(4), whole[place]) for place in rng.integers(0, 30, 12)]
-    write_table(folder / "judged.csv", ("sent0", "sent1"), judged)
-    return folder
+    documents = [(text(3), ". ".join(text(6).capitalize() for _ in range(4)) + ".") for _ in range(30)]
+    write_table(tmp_path / "corpus.jsonl", ("title", "text"), documents)
+    judged = [(text(4), " ".join(documents[place])) for place in rng.integers(0, 30, 12)]
+    write_table(tmp_path / "judged.csv", ("sent0", "sent1"), judged)
 
-
-@pytest.fixture
-def prepared(documents, tmp_path, settings):
     def make(changes: dict | None = None):
         made = settings({
             "data.source": "files", "data.view": "documents", "data.pairs": "stand_ins", "data.dev": "own",
-            "data.train_path": str(documents / "corpus.jsonl"), "prompt.side": "query",
+            "data.train_path": str(tmp_path / "corpus.jsonl"), "prompt.side": "query",
         } | (changes or {}))  # fmt: skip
         prepare(made.data, tmp_path / "prepared", progress=False)
         return made
@@ -55,7 +49,7 @@ def train(settings, tmp_path, name="checkpoint"):
 
 
 def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models, monkeypatch):
-    monkeypatch.setattr(LEAST_STEPS, 1500)  # random weights take many
+    monkeypatch.setattr("cse.training.fit_post._LEAST", 1500)  # steps: random weights take many
     monkeypatch.setattr("cse.training.collection.teach", partial(teach, words=2.0))  # the words rank by another order
     settings = prepared(MAP)
     encoder = train(settings, tmp_path)
@@ -77,12 +71,11 @@ def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, 
     assert agreement(encoder.encode(queries, role="query")) > agreement(bare.encode(queries)) + 0.05
 
 
-def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path, monkeypatch):
-    judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
-    drawn = {"data.max_rows": 7, "data.more": [judged]}
+def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, tmp_path, monkeypatch):
+    judged = {"name": "judged", "path": str(tmp_path / "judged.csv"), "view": "pairs"}
     monkeypatch.setattr("cse.training.collection.CANDIDATES", 4)
     monkeypatch.setattr("cse.training.collection.MOST_DOCUMENTS", 10)
-    settings = prepared(MAP | drawn)
+    settings = prepared(MAP | {"data.max_rows": 7, "data.more": [judged]})
     data = PreparedData(tmp_path / "prepared")
     rows = [*data.train["sent1"].to_pylist(), *data.of("judged").train["sent1"].to_pylist()]
     assert len(data.train) == 7 and len(data.documents) == 30 > len(set(data.train["sent1"].to_pylist()))

@@ -40,19 +40,22 @@ from tests.stages.test_dev_task import labelled
 def prepared(data, tmp_path):
     """Prepared rows whose own task is labelled texts."""
     folder = shutil.copytree(data["sentences"], tmp_path / "prepared")
-    write_tasks(folder, dev=None, test=open_tasks(PreparedData(folder), TEST), own=[labelled()])
+    give(folder, labelled())
     return folder
+
+
+def give(prepared, *own, dev=None):
+    write_tasks(prepared, dev=dev, test=open_tasks(PreparedData(prepared), TEST), own=own)
 
 
 @pytest.fixture
 def exported(models, prepared, settings, tmp_path):
-    """Make their bundle."""
+    """Make their bundle, of the bare backbone or another model."""
 
-    def export(precision="fp32"):
-        folder = tmp_path / "data/adapt/bundle"
+    def export(precision="fp32", name="data/adapt/bundle", model=models["bert"]):
         made = settings({"export.precision": precision, "export.score_loss": 100.0})
-        export_stage(made, model=models["bert"], prepared=prepared, metrics=(), bundle=folder)
-        return folder
+        export_stage(made, model=model, prepared=prepared, metrics=(), bundle=tmp_path / name)
+        return tmp_path / name
 
     return export
 
@@ -93,30 +96,28 @@ def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, m
 
 def test_names_of_labels_come_from_a_file_or_are_the_labels_in_words(tmp_path):
     file = write_lines(tmp_path / "names.csv", ["text,label", "the number one,one", "a first,one"])
-    labels = ["one", "TopUp"]
+    labels = ["one", *(in_code := ["???", "TopUp", "top-up_7"])]
     found = names_of(labels, names_in(file, labels))
-    assert found == (["the number one", "a first", "top up"], ["one", "one", "TopUp"])
+    assert found == (["the number one", "a first", "???", "top up", "top up 7"], ["one", "one", *in_code])
     assert "names.csv: label 'one' ('the number one') is none of the texts" in refusal(names_in, file, ["two"])
 
 
-def test_held_out_rows_calibrate_it_and_test_rows_do_not(models, prepared, settings, tmp_path):
+def test_held_out_rows_calibrate_it_and_test_rows_do_not(exported, prepared):
     task = labelled()
     held = replace(task, name="held out", test=task.reference[:5], test_label=task.reference_label[:5])
     held = replace(held, reference=task.reference[5:], reference_label=task.reference_label[5:])
-    for own, rows in (([task], 5), ([], None)):  # without labels it has no classifier
-        write_tasks(prepared, dev=held if own else None, test=open_tasks(PreparedData(prepared), TEST), own=own)
-        export_stage(settings(), model=models["bert"], prepared=prepared, metrics=(), bundle=tmp_path / "bundle")
-        classifier = OnnxEncoder(tmp_path / "bundle").classifier
-        assert (classifier and classifier.facts.rows) == rows
+    give(prepared, task, dev=held)
+    assert OnnxEncoder(exported()).classifier.facts.rows == 5
+    give(prepared)
+    assert OnnxEncoder(exported()).classifier is None, "without labels it has none"
 
 
-def test_rows_that_measured_are_learnt_where_the_user_gave_no_test_rows(models, prepared, settings, tmp_path):
+def test_rows_that_measured_are_learnt_where_the_user_gave_no_test_rows(exported, prepared):
     task = labelled()
     held = replace(task, test=[], test_label=[], names=())
     for split in (HELD_OUT, GIVEN):
-        write_tasks(prepared, dev=None, test=open_tasks(PreparedData(prepared), TEST), own=[replace(task, split=split)])
-        export_stage(settings(), model=models["bert"], prepared=prepared, metrics=(), bundle=tmp_path / split)
-        encoder = OnnxEncoder(tmp_path / split, provider="cpu")
+        give(prepared, replace(task, split=split))
+        encoder = OnnxEncoder(exported(), provider="cpu")
         learnt = held if split == GIVEN else replace(held, measured=[*zip(task.test, task.test_label, strict=True)])
         np.testing.assert_array_equal(encoder.classifier.weight, classifier_of(encoder, learnt).weight)
 
@@ -126,36 +127,34 @@ def test_a_trained_model_of_whose_rows_none_were_held_out_is_as_sure_as_its_bare
 ):
     bare = OnnxEncoder(exported(), provider="cpu").classifier.facts
     run(settings({"train.learning_rate": 0.3}))
-    checkpoint, bank, bundle = tmp_path / "run/checkpoint", tmp_path / "bank", tmp_path / "trained"
-    export_stage(settings(), model=checkpoint, prepared=prepared, metrics=(), bundle=bundle)
+    checkpoint, bank = tmp_path / "run/checkpoint", tmp_path / "bank"
     create(str(checkpoint), bank, settings())
     added = add(str(checkpoint), bank, "tickets", settings(), data=prepared, replace=False).classifier
-    for found in (OnnxEncoder(bundle, provider="cpu").classifier, added):
+    trained = exported(name="trained", model=checkpoint)
+    for found in (OnnxEncoder(trained, provider="cpu").classifier, added):
         assert (found.facts.accuracy, found.facts.rows) == (bare.accuracy, bare.rows)
         assert found.facts.threshold == pytest.approx(bare.threshold, abs=0.002)
 
 
 @pytest.mark.parametrize("scored", [True, False])
-def test_texts_that_judge_int8_do_not_calibrate_it(data, tmp_path, scored):
-    prepared = PreparedData(shutil.copytree(data["sentences"], tmp_path / "prepared"))
-    write_tasks(prepared.folder, dev=None, test=open_tasks(prepared, TEST) if scored else [], own=[])
-    judged = sentences_for_parity(prepared)
-    ranges = sentences_for_ranges(prepared, judged)
+def test_texts_that_judge_int8_do_not_calibrate_it(prepared, scored):
+    data = PreparedData(prepared)
+    write_tasks(prepared, dev=None, test=open_tasks(data, TEST) if scored else [], own=[])
+    judged = sentences_for_parity(data)
+    ranges = sentences_for_ranges(data, judged)
     assert len(judged) > 5 < len(ranges)
-    mixed = [mixed_texts(judged=side) for side in (True, False)]
-    for one, other in ((judged, ranges), mixed):
-        assert not {*one} & {*other}
-        assert all(len({*texts}) == len(texts) for texts in (one, other))
+    for one, other in ((judged, ranges), [mixed_texts(judged=side) for side in (True, False)]):
+        assert len({*one, *other}) == len(one) + len(other)
 
 
 def test_a_domain_of_labelled_texts_keeps_its_classifier(exported, models, prepared, settings, tmp_path):
-    bundle, bank, task, made = exported(), tmp_path / "bank", labelled(), settings()
-    create(str(models["bert"]), bank, made)
-    plain = add(str(models["bert"]), bank, "plain", made, data=None, replace=False)
-    fitted = add(str(models["bert"]), bank, "fitted", made, data=prepared, replace=False)
-    given = add(str(models["bert"]), bank, "given", made, data=None, replace=False, classifier=bundle)
-    assert plain.classifier is None and len({replace(one, facts=replace(one.facts, name="")).identity()
-                                             for one in (plain, given)}) == 1, "it makes no vectors"  # fmt: skip
+    bundle, bank, task, model = exported(), tmp_path / "bank", labelled(), str(models["bert"])
+    create(model, bank, settings())
+    plain = add(model, bank, "plain", settings(), data=None, replace=False)
+    fitted = add(model, bank, "fitted", settings(), data=prepared, replace=False)
+    given = add(model, bank, "given", settings(), data=None, replace=False, classifier=bundle)
+    one, other = (replace(each, facts=replace(each.facts, name="")).identity() for each in (plain, given))
+    assert plain.classifier is None and one == other, "it makes no vectors"
     encoder, alone = OnnxEncoder(bank, provider="cpu"), OnnxEncoder(bundle, provider="cpu")
     expected = alone.classify(task.test)
     for name in ("fitted", "given"):

@@ -30,12 +30,10 @@ from tests.stages.training import train_in
 ROWS = [(text, label) for label, texts in TEXTS.items() for text in texts]
 
 
-def prepared_from(folder, rows, *, hold_out=0.0):
-    """Prepare labelled texts, and with a share to hold out a dev task of them."""
-    (folder / "none").mkdir()
-    path, none = str(write_table(folder / "train.csv", ("text", "label"), rows)), str(folder / "none")
-    paths = {"train_path": path, "dev_path": none, "evaluation_path": none}
-    data = DataSettings(source="files", view="categories", hold_out=hold_out, **paths)
+def prepared_from(folder, rows, **settings):
+    """Prepare labelled texts."""
+    path = str(write_table(folder / "train.csv", ("text", "label"), rows))
+    data = DataSettings(source="files", view="categories", train_path=path, dev="own", **settings)
     prepare(data, folder / "prepared", progress=False)
     return folder / "prepared"
 
@@ -78,15 +76,14 @@ def test_the_score_of_a_shrinkage_is_that_of_folds_fitted_one_by_one():
     label, order = numbered(labels), np.argsort(labels, kind="stable")
     expected = {}
     for shrinkage in SHRINKAGES:
-        precisions = []
+        every = []
         for fold in range(5):
             held = order[np.arange(len(order)) // 2 % 5 == fold]
             rest = np.setdiff1d(order, held)
             fitted = fit_discriminant(vectors[rest], [labels[row] for row in rest], shrinkage)
-            projected = torch.nn.functional.normalize(fitted(torch.from_numpy(vectors[held]))).numpy()
-            precisions.append(same_label_precisions(projected, label[held]))
-        assert len(np.concatenate(precisions)) > 60
-        expected[shrinkage] = np.concatenate(precisions).mean()
+            every += [*precisions(fitted, vectors[held], label[held])]
+        assert len(every) > 60
+        expected[shrinkage] = np.mean(every)
     found = choose_shrinkage(vectors, labels, None)
     assert found == pytest.approx(expected, abs=1e-6)
     assert len({round(score, 4) for score in found.values()}) > 1
@@ -101,15 +98,14 @@ def test_behind_a_model_it_raises_the_dev_score_and_is_recorded(models, settings
     assert facts == {"dev_score": pytest.approx(after, abs=0.01), "dev_measure": "MAP"}
     assert read_config(tmp_path / "out")["facts"] == facts
     chosen = re.search(r"shrinkage (0\.\d+) \(MAP of held-out texts: 0.01 \d+\.\d\d, ", said.err)
-    loaded = SentenceEncoder.load(tmp_path / "out")
     fitted = labelled_texts(PreparedData(prepared))
-    encoder = SentenceEncoder.load(models["bert"])
-    vectors = encoder.encode_counting(list(fitted), max_length=64, normalize=False).embeddings
+    vectors = SentenceEncoder.load(models["bert"]).encode(list(fitted), normalize=False)
     expected = fit_discriminant(vectors, list(fitted.values()), float(chosen.group(1)))
-    torch.testing.assert_close(loaded.post.matrix, expected.matrix, atol=1e-4, rtol=1e-4)
+    found = SentenceEncoder.load(tmp_path / "out").post.matrix
+    torch.testing.assert_close(found, expected.matrix, atol=1e-4, rtol=1e-4)
 
 
-def test_a_checkpoint_keeps_its_facts_and_names_the_post_processing(models, settings, prepared, tmp_path):
+def test_a_checkpoint_keeps_its_facts_and_names_the_post_processing(settings, prepared, tmp_path):
     chosen = settings({"data.view": "categories", "train.dev_measure": "MAP"})
     train_in(tmp_path, chosen, prepared, checkpoint=tmp_path / "plain")
     post = settings({"post.kind": "discriminant", "post.dimension": 2}).post
@@ -131,9 +127,10 @@ def bent(labels: int, rows: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:
     return vectors.astype(np.float32), [f"label {one:03}" for one in label]
 
 
-def found_again(fitted, vectors, labels) -> float:
+def precisions(fitted, vectors, label) -> np.ndarray:
+    """The average precision of each row's search for the others of its label, behind a fitted map."""
     projected = torch.nn.functional.normalize(fitted(torch.from_numpy(vectors))).numpy()
-    return float(same_label_precisions(projected, numbered(labels)).mean())
+    return same_label_precisions(projected, label)
 
 
 def test_it_ranks_new_texts_better_than_the_discriminant_that_it_starts_from():
@@ -141,7 +138,8 @@ def test_it_ranks_new_texts_better_than_the_discriminant_that_it_starts_from():
     train, test = ((vectors[part::2], labels[part::2]) for part in (0, 1))
     start, fitted = fit_discriminant(*train, 0.1), fit_linear(*train, 0.1, None, seed=1)
     assert fitted.config() == start.config() | {"kind": "linear"}
-    assert found_again(fitted, *test) > found_again(start, *test) + 0.01
+    before, after = (precisions(each, test[0], numbered(test[1])).mean() for each in (start, fitted))
+    assert after > before + 0.01
 
 
 def test_the_passes_are_those_that_held_out_texts_choose_and_a_seed_gives_the_same_bits(capsys, monkeypatch):

@@ -11,7 +11,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import DistillationSettings
 from cse.settings.train import TrainSettings
 from cse.training.losses import teachers_of
-from cse.training.ready import depends_on, open_training
+from cse.training.ready import depends_on
 from tests.parts import refusal
 from tests.stages.training import write_checkpoint
 from tests.tiny import make_backbone_folder
@@ -19,48 +19,30 @@ from tests.tiny import make_backbone_folder
 REPLACED = "objective.replaced_tokens."
 
 
-@pytest.fixture
-def inputs(settings, models, tmp_path):
-    """Settings that read four local folders, and the folders, to change at will."""
-    folders = {name: shutil.copytree(models[name], tmp_path / name) for name in ("bert", "generator")}
-    folders["start"] = write_checkpoint(tmp_path / "start", folders["bert"], 0.1, length=4)
-    folders["teachers"] = tmp_path / "teachers"
-    shutil.copytree(models["headless"], folders["teachers"] / "first")
-    write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.1, length=4)
-    read = {
-        "backbone.name": str(folders["bert"]), f"{REPLACED}generator": "folder",
-        f"{REPLACED}generator_folder": str(folders["generator"]), "prompt.init": "checkpoint",
-        "prompt.init_checkpoint": str(folders["start"]), "objective.distillation.weight": 1.0,
-        "objective.distillation.teacher": "folder",
-        "objective.distillation.teacher_folder": str(folders["teachers"]),
-    }  # fmt: skip
-    return settings({f"{REPLACED}weight": 0.1, "train.parameters": "prompts"} | read), folders
-
-
-def change_config(bert: Path) -> None:
-    path = bert / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
-
-
-CHANGES = {
-    "start": lambda of: write_checkpoint(of["start"], of["bert"], 0.2, length=4),
-    "teacher": lambda of: write_checkpoint(of["teachers"] / "second", of["bert"], 0.3, length=4),
-    "generator": lambda of: make_backbone_folder(of["generator"], "bert", seed=2, head=True, num_hidden_layers=1),
-    "backbone's configuration": lambda of: change_config(of["bert"]),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_path, name):
-    settings, folders = inputs
-
-    def folder() -> str:
-        return open_training(settings, data["sentences"], scratch=tmp_path / "scratch").folder.path.name
-
-    before = folder()
-    assert folder() == before
-    CHANGES[name](folders)
-    assert folder() != before
+def test_other_bytes_in_the_same_folder_are_another_training(settings, opened, models, tmp_path):
+    bert, generator = (shutil.copytree(models[name], tmp_path / name) for name in ("bert", "generator"))
+    start = write_checkpoint(tmp_path / "start", bert, 0.1, length=4)
+    teachers = tmp_path / "teachers"
+    shutil.copytree(models["headless"], teachers / "first")
+    write_checkpoint(teachers / "second", bert, 0.1, length=4)
+    chosen = settings({
+        "backbone.name": str(bert), "train.parameters": "prompts", f"{REPLACED}weight": 0.1,
+        f"{REPLACED}generator": "folder", f"{REPLACED}generator_folder": str(generator), "prompt.init": "checkpoint",
+        "prompt.init_checkpoint": str(start), "objective.distillation.weight": 1.0,
+        "objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": str(teachers),
+    })  # fmt: skip
+    names = [opened(chosen).folder.path.name]
+    assert opened(chosen).folder.path.name == names[0]
+    config = json.loads((bert / "config.json").read_text()) | {"layer_norm_eps": 1e-6}
+    for change in (
+        lambda: write_checkpoint(start, bert, 0.2, length=4),
+        lambda: write_checkpoint(teachers / "second", bert, 0.3, length=4),
+        lambda: make_backbone_folder(generator, "bert", seed=2, head=True, num_hidden_layers=1),
+        lambda: (bert / "config.json").write_text(json.dumps(config)),
+    ):
+        change()
+        names.append(opened(chosen).folder.path.name)
+    assert len({*names}) == 5
 
 
 def test_a_model_that_is_not_there_is_one_line(settings):

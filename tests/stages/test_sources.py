@@ -60,8 +60,16 @@ def run(tmp_path):
     return call
 
 
-def opened(settings, tmp_path):
-    return open_training(settings, tmp_path / "prepared", scratch=tmp_path)
+@pytest.fixture
+def opened(tmp_path):
+    """Prepare if that was not done, and open a training."""
+
+    def call(settings):
+        if not (tmp_path / "prepared").exists():
+            prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
+        return open_training(settings, tmp_path / "prepared", scratch=tmp_path)
+
+    return call
 
 
 def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, tmp_path):
@@ -77,41 +85,36 @@ def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, t
     assert 0 < sum(line["energy_hinge"] != "" for line in lines) < len(lines) == 4
 
 
-def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
+def test_a_run_is_named_by_all_it_trains_on(several, files, opened, tmp_path):
     nli = source(files, "triplets")
-    prepare_stage(several(nli), prepared=tmp_path / "prepared", progress=False)
 
     def name(*more):
-        return opened(several(*more), tmp_path).folder.path.name
+        return opened(several(*more)).folder.path.name
 
+    before = name(nli)
     others = {name(nli | {"weight": 2.0}), name(nli | {"terms": {"nt_xent": 2.0}}), name()}
-    assert len({name(nli), *others}) == 4
-    assert name(nli | {"path": "elsewhere.csv", "max_rows": 5}) == (before := name(nli)), "the rows themselves count"
+    assert len({before, *others}) == 4
+    assert name(nli | {"path": "elsewhere.csv", "max_rows": 5}) == before, "the rows themselves count"
     write_rows(tmp_path / "prepared" / source_file("the-triplets"), "triplets", [("a", "b", "c"), ("d", "e", "f")])
     assert name(nli) not in {before, *others}
 
 
-def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
+def test_roles_go_by_the_place_of_a_column(several, files, opened):
     texts = {"backbone.texts": {"query": "q: ", "passage": "p: "}}
-    settings = several(source(files, "pairs"), **texts, **{"train.roles": ["query", "passage"]})
-    prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
-    training = opened(settings, tmp_path)
+    training = opened(several(source(files, "pairs"), **texts, **{"train.roles": ["query", "passage"]}))
     sentences, pairs = training.tables()
-    tokenizer = training.encoder.tokenizer
     row = training.data.of("the-pairs").train.to_pylist()[0]
-    expected = [tokenizer.encode(text).ids[:12] for text in ("q: " + row["sent0"], "p: " + row["sent1"])]
-    assert [column.ids[: column.starts[1]].tolist() for column in pairs.columns] == expected
-    first = tokenizer.encode("q: " + training.data.train["sent0"][0].as_py()).ids[:12]
-    assert sentences.columns[0].ids[: sentences.columns[0].starts[1]].tolist() == first
+    read = [f"q: {training.data.train['sent0'][0]}", f"q: {row['sent0']}", f"p: {row['sent1']}"]
+    for column, text in zip([sentences.columns[0], *pairs.columns], read, strict=True):
+        assert column.ids[: column.starts[1]].tolist() == training.encoder.tokenizer.encode(text).ids[:12]
 
 
-def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path):
+def test_word_vectors_are_those_of_all_sources(several, files, models, opened):
     changes = {"backbone.name": str(models["words"]), "train.parameters": "none", "prompt.kind": "none"}
-    settings = several(source(files, "pairs"), **changes)
-    prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
-    data = PreparedData(tmp_path / "prepared")
-    words = {word for row in data.of("the-pairs").train.to_pylist() for text in row.values() for word in text.split()}
-    assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
+    training = opened(several(source(files, "pairs"), **changes))
+    rows = training.data.of("the-pairs").train.to_pylist()
+    words = {word for row in rows for text in row.values() for word in text.split()}
+    assert all(training.encoder.tokenizer.token_to_id(word) is not None for word in words)
 
 
 def test_a_source_that_was_not_prepared_or_from_another_view_or_with_too_few_rows(run, several, files):
@@ -165,9 +168,8 @@ def test_sentences_are_prepared_as_pairs_and_trained_on(settings, models, tmp_pa
     said = refusal(train_in, tmp_path, wanted, tmp_path / "plain")
     assert "plain: contains sentences, but mine.neighbours asks for pairs; run `cse prepare`" in said
     prepare_stage(wanted, prepared=tmp_path / "prepared", progress=False)
-    data = PreparedData(tmp_path / "prepared")
+    rows = PreparedData(tmp_path / "prepared").train.to_pylist()
     expected = mutual_neighbours(SentenceEncoder.load(str(models["bert"])).encode(sentences), 2)
-    assert data.train["sent0"].to_pylist() == [sentences[first] for first, _ in expected]
-    assert data.train["sent1"].to_pylist() == [sentences[second] for _, second in expected]
+    assert [[row["sent0"], row["sent1"]] for row in rows] == [[sentences[n] for n in pair] for pair in expected]
     assert f"pairs     {len(expected)} of sentences that are among" in capsys.readouterr().out
     assert train_in(tmp_path, wanted, tmp_path / "prepared")["trained_on"].endswith(f"{len(expected)} pairs")

@@ -20,7 +20,6 @@ from cse.evaluation.dev_facts import DevScore
 from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.cli.workspace import contents
 from tests.parts import refusal, sentence_encoder
 from tests.stages.training import train_in
 from tests.tiny import make_backbone_folder, write_report
@@ -35,19 +34,15 @@ def table(path):
 
 def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tmp_path, capsys):
     facts = run(settings())
-    first = ["dev_spearman", "start_dev_spearman", "best_step", "steps", "parameters", "trained_on"]
-    assert list(facts) == first, "the score first, and little more"
     assert (facts["steps"], facts["trained_on"]) == (16, "sentences.csv, 60 sentences")
     assert facts["dev_spearman"] >= facts["start_dev_spearman"]
     scores = table(tmp_path / "run/plots/dev.csv")
     assert [row["step"] for row in scores] == ["0", "5", "10", "15", "16"]
     assert float(scores[0]["spearman"]) == facts["start_dev_spearman"]
-    assert {"step", "loss", "nt_xent"} <= set(table(tmp_path / "run/plots/train.csv")[0])
     kept = read_config(tmp_path / "run/checkpoint")["facts"]
     rows = {"source": "sentences.csv", "view": "sentences", "rows": 60, "dropped": 0, "evaluation_overlap": 0}
     assert kept["data"] == rows | {"content": sha256(data["sentences"] / TRAIN_FILE)[:16]}
     assert facts["parameters"] == {"trained": kept["parameters"]["trained"]} == {"trained": 4 * 2 * 3 * 32}
-    assert kept["settings"]["train"]["seed"] == settings().train.seed
     assert kept["environment"].items() >= {"torch": torch.__version__, "device": "cpu"}.items()
     assert not [*(tmp_path / "scratch/resume").iterdir(), *(tmp_path / "scratch/locks").iterdir()]
     assert not [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
@@ -64,8 +59,6 @@ def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, da
     assert np.array_equal(loaded.encode(SENTENCES), bare.encode(SENTENCES))
     dev = open_dev(PreparedData(data["sentences"]))
     assert facts["dev_spearman"] == pytest.approx(score_dev(bare, dev).value, abs=1e-4)
-    for name in ("train", "dev"):
-        assert (tmp_path / f"run/plots/{name}.csv").read_text(encoding="utf-8").startswith("step,")
 
 
 def test_whitening_is_fitted_behind_the_trained_model(run, settings, data, tmp_path):
@@ -75,14 +68,6 @@ def test_whitening_is_fitted_behind_the_trained_model(run, settings, data, tmp_p
     sentences = list(dict.fromkeys(prepared.train["sent0"].to_pylist()))
     white = loaded.encode_counting(sentences, max_length=64, normalize=False).embeddings.astype(np.float64)
     np.testing.assert_allclose(np.cov(white.T), np.eye(8), atol=1e-3)
-
-
-def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
-    changes = {"objective.masked_lm.weight": 0.1, "objective.nt_xent.queue": 10, "pooler.mlp": "train_only"}
-    for name in ("one", "two"):
-        run(settings(changes), name)
-    one, two = (contents(tmp_path / name / "checkpoint") for name in ("one", "two"))
-    assert one == two
 
 
 def scores(monkeypatch, values):
@@ -113,8 +98,8 @@ def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(run, settings
     assert "compares no sentences: keeping the last weights" in capsys.readouterr().err
     scores(monkeypatch, [10.0, 20.0, 30.0, 40.0, 50.0])
     run(settings(changes), "rising")
-    kept, rising = (contents(tmp_path / name / "checkpoint")["weights.safetensors"] for name in ("run", "rising"))
-    assert kept == rising
+    kept, rising = (tmp_path / name / "checkpoint/weights.safetensors" for name in ("run", "rising"))
+    assert kept.read_bytes() == rising.read_bytes()
 
 
 def stage_in(settings, data, folder, name, launch=stage.launched):
@@ -157,13 +142,6 @@ def test_out_of_memory_alone_is_one_line_that_names_what_to_lower(run, settings,
         run(settings())
 
 
-def refused(run, settings, message, view="sentences"):
-    """The stage refuses in one line, before it takes a step."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cse.training.batch.Batcher.encode", Mock(side_effect=AssertionError("a step was taken")))
-        assert re.search(message, refusal(run, settings, view=view))
-
-
 TRIPLETS = {"data.view": "triplets", "backbone.texts": {"query": "the old ", "passage": "a red "}}
 ROLES = {"train.roles": ["query", "passage", "passage"]}
 LONG = {"template.text": "a b c d e f {sentence} h i j {mask}", "pooler.kind": "mask", "train.parameters": "full"}
@@ -192,23 +170,26 @@ if not torch.cuda.is_available():
 
 
 @pytest.mark.parametrize(("view", "changes", "message"), UNFIT)
-def test_what_does_not_fit_the_rows_the_model_or_the_machine(run, settings, models, tmp_path, view, changes, message):
+def test_what_does_not_fit_the_rows_the_model_or_the_machine(
+    run, settings, models, tmp_path, monkeypatch, view, changes, message
+):
+    monkeypatch.setattr("cse.training.batch.Batcher.encode", lambda *_, **__: pytest.fail("a step was taken"))
     if changes.get("backbone.name") == "words":
         changes = changes | {"backbone.name": str(models["words"])}
-    refused(run, settings(changes), message, view)
+    assert re.search(message, refusal(run, settings(changes), view=view))
     assert not list((tmp_path / "scratch").rglob("state.pt"))
 
 
 def test_rows_that_give_no_negative(settings, data, tmp_path):
     few = shutil.copytree(data["sentences"], tmp_path / "few")
+    plain = {"objective.nt_xent.weight": 0.0, "train.epochs": 1}
     for rows, term, least in ((7, "contrastive_tension", 8), (1, "nt_xent", 2)):
         write_rows(few / TRAIN_FILE, "sentences", [(f"the cat {number}",) for number in range(rows)])
         write_report(few, "sentences", rows)
-        changes = {"objective.nt_xent.weight": 0.0, f"objective.{term}.weight": 1.0}
-        said = refusal(stage_in, settings(changes), {"sentences": few}, tmp_path, "out")
+        said = refusal(train_in, tmp_path, settings(plain | {f"objective.{term}.weight": 1.0}), few)
         assert f"objective.{term} uses other rows as negatives; prepare at least {least}" in said
-    alone = {"objective.nt_xent.weight": 0.0, "objective.masked_lm.weight": 1.0, "train.epochs": 1}
-    assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1, "tokens have no negatives"
+    alone = settings(plain | {"objective.masked_lm.weight": 1.0})
+    assert train_in(tmp_path, alone, few)["steps"] == 1, "tokens have no negatives"
 
 
 def test_two_equal_copies_of_a_sentence_are_refused(run, settings, tmp_path):
@@ -238,10 +219,8 @@ def test_the_reported_dev_score_is_read_as_the_gate_reads_it(run, opened, settin
     trained.post = None
     assert facts["selection_spearman"] == pytest.approx(score_dev(trained, read_in_roles).value, abs=1e-3)
     assert abs(facts["selection_spearman"] - facts["dev_spearman"]) > 1
-    if post == "none":
-        assert facts["start_dev_spearman"] == pytest.approx(score_dev(before.encoder, dev).value, abs=1e-3)
-    else:
-        assert "start_dev_spearman" not in facts, "the model before training had no post-processing"
+    start = pytest.approx(score_dev(before.encoder, dev).value, abs=1e-3) if post == "none" else None
+    assert facts.get("start_dev_spearman") == start, "the model before training had no post-processing"
 
 
 def test_a_model_trained_for_shorter_vectors_offers_them(data, settings, tmp_path):

@@ -11,7 +11,7 @@ from cse.data.documents import read_documents
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import write_beir as write_again
 from cse.data.tasks.kinds import content_of, describe, kind_of
-from cse.data.tasks.read import Reading, read_scored, read_task, read_tasks
+from cse.data.tasks.read import Reading, read_task, read_tasks
 from cse.data.tasks.store import open_dev, write_tasks
 from tests.data.tasks.files import TREC, write_beir, write_labelled
 from tests.parts import refusal
@@ -87,20 +87,14 @@ def test_a_relevant_document_that_is_not_there_is_one_that_no_search_finds(tmp_p
         assert sorted(rows) == [[0, -1, 2], [0, 0, 2], [0, 1, 1], [1, 2, 1], [2, -1, 1]]
 
 
-def test_a_collection_that_is_gzipped(tmp_path):
-    folder = write_beir(tmp_path / "birds")
-    plain = read_task(folder)
-    for path in (folder / "corpus.jsonl", folder / "queries.jsonl"):
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    assert content_of(read_task(folder)) == content_of(plain)
-    assert len(list(read_documents(folder))) == len(plain.documents)
-
-
-def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
+def test_queries_of_other_splits_are_left_out_and_counted_in_a_collection_that_is_gzipped(tmp_path):
     queries = [{"_id": f"q{i}", "text": f"query {i}"} for i in (3, 2, 1)]
     folder = write_beir(tmp_path / "birds", queries=queries)
     write_lines(folder / "qrels/train.tsv", ["query-id\tcorpus-id\tscore", "q3\td1\t1"])
+    for path in (folder / "corpus.jsonl", folder / "queries.jsonl"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert len(list(read_documents(folder))) == 3
     task = read_task(folder)
     assert (task.queries, task.left_out) == (["query 2", "query 1"], 1)
     assert describe(task).endswith("in qrels/test.tsv, 1 queries without a relevant document left out")
@@ -115,8 +109,7 @@ def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path)
     rows = [f"text {i},{label}" for i, label in enumerate("aaaaabbbbcc")]  # 5, 4 and 2 of a label
     task = read_task(write_lines(tmp_path / "own.csv", ["text,label", *rows]))
     assert Counter(task.reference_label) == {"a": 2, "b": 2, "c": 1}
-    assert Counter(task.test_label) == {"a": 3, "b": 2, "c": 1}
-    assert {*task.reference, *task.test} == {f"text {i}" for i in range(11)}
+    assert sorted([*task.reference, *task.test]) == sorted(f"text {i}" for i in range(11))
     assert task == read_task(tmp_path / "own.csv")
     assert describe(task).endswith("5 reference and 6 test rows, halves of one file, drawn by label with a fixed seed")
 
@@ -176,8 +169,3 @@ def test_a_layout_that_is_not_whole(tmp_path):
     folder = write_labelled(tmp_path / "other", test=[("a", "card"), ("b", "loan")])
     assert "test.csv:3: label 'loan' has no reference row in train.csv; add some there" in refusal(read_task, folder)
     assert "ban: no such file or folder; did you mean 'bank'" in refusal(read_task, tmp_path / "ban")
-
-
-def test_score_range_is_the_users(tmp_path):
-    path = write_lines(tmp_path / "a.csv", ["sentence1,sentence2,score", "a,b,-1", "a,b,-1"])
-    assert read_scored(path, Reading(score_range=(-1.0, 1.0))).score.tolist() == [-1.0, -1.0]
