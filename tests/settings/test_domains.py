@@ -39,10 +39,6 @@ def tree_with(values: dict | None = None, **groups) -> Settings:
     return check_settings(groups | {"bank": {"domains": {"tickets": {"data": "rows", "set": values or {}}}}}, "here")
 
 
-def refused(settings: Settings) -> str:
-    return refusal(settings_of_domain, settings, "tickets")
-
-
 def test_own_values_lie_over_the_shared_ones(folder):
     shared = tree_with({"train.epochs": 7, "objective.nt_xent.temperature": 0.1}, train={"epochs": 2, "batch_size": 16})
     own = settings_of_domain(shared, "tickets")
@@ -66,15 +62,15 @@ def test_an_own_view_makes_another_loss_possible(folder):
     assert told.startswith("bank.domains.a2.set: objective.nli_softmax.weight: needs")
 
 
-@pytest.mark.parametrize("there", [(), ("dev",), ("evaluation", "cxc")])
-def test_parts_of_the_folder_replace_shared_ones_where_they_exist(folder, there):
-    for part in there:
+def test_parts_of_the_folder_replace_shared_ones_where_they_exist(folder):
+    shared = tree_with(data={"source": "sample", "dev_path": "shared-dev"})
+    data = settings_of_domain(shared, "tickets").data
+    assert (data.source, data.train_path, data.dev_path) == ("files", "rows/train", "shared-dev")
+    assert data.evaluation_path == Settings().data.evaluation_path
+    for part in ("dev", "evaluation", "cxc"):
         (folder / "rows" / part).mkdir()
-    data = settings_of_domain(tree_with(data={"source": "sample", "dev_path": "shared-dev"}), "tickets").data
-    assert (data.source, data.train_path) == ("files", "rows/train")
-    shared = {"dev": "shared-dev", "evaluation": Settings().data.evaluation_path, "cxc": Settings().data.cxc_path}
-    expected = {part: f"rows/{part}" if part in there else path for part, path in shared.items()}
-    assert {part: getattr(data, f"{part}_path") for part in shared} == expected
+    data = settings_of_domain(shared, "tickets").data
+    assert (data.dev_path, data.evaluation_path, data.cxc_path) == ("rows/dev", "rows/evaluation", "rows/cxc")
     assert settings_of_domain(tree_with({"data.dev_path": "elsewhere"}), "tickets").data.dev_path == "elsewhere"
 
 
@@ -87,23 +83,20 @@ def test_names_folders_and_keys_that_cannot_be(folder):
     assert "no domain 'ticket'; did you mean 'tickets'?" in refusal(settings_of_domain, tree_with(), "ticket")
     (folder / "rows/train").rmdir()
     (folder / "rows").rmdir()
-    assert refused(tree_with()) == "bank.domains.tickets.data: rows is no folder; give one with a folder `train` in it"
+    said = refusal(settings_of_domain, tree_with(), "tickets")
+    assert said == "bank.domains.tickets.data: rows is no folder; give one with a folder `train` in it"
 
 
-@pytest.mark.parametrize(
-    ("groups", "reason"),
-    [
-        ({"train": {"parameters": "full"}}, "train.parameters: full; domains share a frozen backbone"),
-        ({"train": {"parameters": "none"}, "prompt": {"kind": "none"}}, "train.parameters: none; "),
-        ({"prompt": {"kind": "input"}}, "prompt.kind: input, which has no keys and values of its own"),
-        ({"pooler": {"kind": "mask"}, "template": {"text": "{sentence} is {mask} ."}}, "template.text: a template"),
-        ({"post": {"kind": "flow"}}, "post.kind: flow"),
-        ({"pooler": {"kind": "mean_top2"}}, "pooler.kind: mean_top2; use cls, mean, last"),
-        ({"pooler": {"mlp": "always", "projector": "mlm_transform"}}, "pooler.projector: mlm_transform; use "),
-    ],
-)
+@pytest.mark.parametrize(("groups", "reason"), [
+    ({"train": {"parameters": "full"}}, "train.parameters: full; domains share a frozen backbone"),
+    ({"prompt": {"kind": "input"}}, "prompt.kind: input, which has no keys and values of its own"),
+    ({"pooler": {"kind": "mask"}, "template": {"text": "{sentence} is {mask} ."}}, "template.text: a template"),
+    ({"post": {"kind": "flow"}}, "post.kind: flow"),
+    ({"pooler": {"kind": "mean_top2"}}, "pooler.kind: mean_top2; use cls, mean, last"),
+    ({"pooler": {"mlp": "always", "projector": "mlm_transform"}}, "pooler.projector: mlm_transform; use "),
+])  # fmt: skip
 def test_what_a_bank_cannot_hold_is_refused_before_training(folder, groups, reason):
-    message = refused(tree_with(**{"pooler": {"kind": "mean"}} | groups))
+    message = refusal(settings_of_domain, tree_with(**{"pooler": {"kind": "mean"}} | groups), "tickets")
     assert message.startswith(f"bank.domains.tickets: a bank cannot hold {reason}")
 
 
