@@ -13,9 +13,9 @@ import torch
 
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import cheapest_cuts, slices_of
-from tests.parts import PLAIN, Cut, new_plan
+from tests.parts import Cut, new_plan
 from tests.training.helpers import embed_rows, kept_bytes
-from tests.training.systems import CPU, SYSTEMS, assert_same_step, make_system, take_step
+from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
 CUTS = (Cut(4, None), Cut(1, 4), Cut(3, 5))
@@ -75,58 +75,29 @@ def test_a_step_in_bf16_is_near_one_in_float32(folder, name):
 MORE_ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8, 14, 30])
 
 
-def step(system, cut, *, augment=PLAIN, bf16=False, device=CPU):
-    """Return the loss and every gradient of one step, and how often the first layer ran."""
-    encoder, losses, table = system
-    encoder.to(device), losses.to(device)
-    calls = []
-    encoder.backbone.model.encoder.layer[0].register_forward_hook(lambda *_: calls.append(1))
-    torch.manual_seed(7)
-    plan = new_plan(cut=cut, augment=augment, bf16=bf16)
-    batch = embed_rows(encoder, table, MORE_ROWS, plan, step=3, device=device)
-    terms = losses(batch)
-    terms["loss"].backward()
-    weights = encoder.trainable() | losses.trainable()
-    return terms["loss"].item(), {n: w.grad.clone() for n, w in weights.items() if w.grad is not None}, len(calls)
-
-
-def assert_same(direct, cached, tolerance=1e-6):
-    loss, gradients, passes = direct
-    cached_loss, cached_gradients, cached_passes = cached
-    assert cached_loss == pytest.approx(loss, rel=tolerance)
-    assert gradients.keys() == cached_gradients.keys()
-    for name, gradient in gradients.items():
-        scale = max(gradient.abs().max().item(), 1e-3)
-        assert (cached_gradients[name] - gradient).abs().max().item() <= tolerance * scale, name
-    assert any(gradient.abs().max() > 1e-4 for gradient in gradients.values())
-    assert cached_passes > passes  # the second passes really ran
-
-
-def direct_and_cached(name, folder, device=CPU):
-    """A step of four slices, and one that encodes each of four twice."""
-    system = make_system(name, folder, dropout=0.1)
-    sentences = len(system[2].columns) * len(MORE_ROWS)
-    direct = step(system, Cut(4, None), device=device)
-    cached = step(make_system(name, folder, dropout=0.1), Cut(1, -(-sentences // 4)), device=device)
-    still = step(make_system(name, folder, dropout=0.0), Cut(4, None), device=device)
-    assert still[0] != direct[0], "dropout was off"
+def direct_and_cached(name, folder, **how):
+    """A step of four slices with dropout, and one that encodes each of four twice."""
+    direct = take_step(name, folder, MORE_ROWS, Cut(4, None), dropout=0.1, **how)
+    sentences = sum(rows for rows, _ in direct["slices"])
+    cached = take_step(name, folder, MORE_ROWS, Cut(1, -(-sentences // 4)), dropout=0.1, **how)
+    assert cached["passes"] > direct["passes"]
     return direct, cached
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_two_passes_give_the_gradient_of_one_with_dropout_on(folder, name):
-    assert_same(*direct_and_cached(name, folder))
+    direct, cached = direct_and_cached(name, folder)
+    assert_same_step(cached, direct)
+    still = take_step(name, folder, MORE_ROWS, Cut(4, None))
+    assert still["terms"]["loss"] != pytest.approx(direct["terms"]["loss"], rel=1e-3), "dropout was off"
 
 
 def test_augmented_copies_and_bf16(folder):
     augment = AugmentSettings(repeat_words=0.3, shuffle_tokens="paper", cut_features=0.2)
-    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None), augment=augment)
-    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), augment=augment)
-    assert_same(direct, cached)
-    direct, cached = (
-        step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4, None), Cut(1, 5))
-    )
-    assert_same(direct, cached, 5e-3)  # states and their gradients are rounded to 8 bits, in another order
+    direct, cached = direct_and_cached("promcse", folder, augment=augment)
+    assert_same_step(cached, direct)
+    direct, cached = direct_and_cached("d2cse", folder, precision="bf16")
+    assert_same_step(cached, direct, 5e-3)  # states and their gradients are rounded to 8 bits, in another order
 
 
 def test_what_is_kept_between_the_passes_does_not_grow_with_the_layers(folder):
