@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from cse.settings.train import AugmentSettings
 from cse.training.augment import alteration, cut_features, mask_span, repeat_words
 from cse.training.batch import tokenise
-from tests.parts import Cut, new_plan, new_template, replan, sentence_encoder
+from tests.parts import Cut, new_plan, new_template, sentence_encoder
 from tests.training.helpers import embed_rows, make_rows
 
 SPECIAL = np.array([1, 2])
@@ -85,19 +85,6 @@ def test_positions_are_shuffled_but_padding_and_every_second_copy(how, orders):
 
 ROWS = np.arange(12)
 PLAN = new_plan(learning_rate=0.1, batch_size=12, cut=Cut(3, None))
-
-
-def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
-    """A template's noise is looked up by the length of the sentence, which may exceed all those of the table."""
-    template = new_template("{sentence} {mask}", bert)
-    encoder = sentence_encoder(bert, pooler="mask", templates=[template], denoise="always")
-    tokenizers = [encoder.tokenizer_of_view(0, training=True)]
-    table = tokenise(make_rows(40), "sentences", tokenizers, max_length=24, pad_id=bert.pad_id)
-    with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, replan(PLAN, augment=AugmentSettings(repeat_words=0.99)))
-    before = max(int(column.lengths[ROWS].max()) for column in table.columns)
-    assert batch.longest - len(encoder.templates[0].ids) > before
-    assert batch.projected_XD.isfinite().all()
 
 
 @pytest.mark.parametrize("denoise", ["none", "train_only"])

@@ -101,15 +101,11 @@ def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (CseError("train.learning_rate: the loss is nan"), "train.learning_rate: the loss is nan"),
-        (OSError(errno.ENOSPC, "No space left on device", "state.pt"), "no space left while writing state.pt"),
-        (KeyError("a bug"), "worker 1 failed: KeyError: 'a bug' (trace in "),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize(("error", "words"), [
+    (CseError("train.learning_rate: the loss is nan"), "train.learning_rate: the loss is nan"),
+    (OSError(errno.ENOSPC, "No space left on device", "state.pt"), "no space left while writing state.pt"),
+    (KeyError("a bug"), "worker 1 failed: KeyError: 'a bug' (trace in "),
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_the_first_error_that_is_no_lost_peer_is_told_and_raised(tmp_path, error, words):
     relay = Relay()
     with pytest.raises(PeerLost), told(relay.fail, rank=0):

@@ -78,15 +78,11 @@ def broken(settings, **options):
     raise KeyError("no such\nrow")
 
 
-@pytest.mark.parametrize(
-    ("config", "train", "reason"),
-    [
-        ({"train.learning_rate": 1e30}, None, "train.learning_rate: the loss is"),
-        ({"train.max_steps": -1}, None, "train.max_steps: "),
-        (CONFIG, broken, "KeyError: 'no such\\nrow'"),
-    ],
-    ids=["no number", "invalid settings", "anything else"],
-)
+@pytest.mark.parametrize(("config", "train", "reason"), [
+    ({"train.learning_rate": 1e30}, None, "train.learning_rate: the loss is"),
+    ({"train.max_steps": -1}, None, "train.max_steps: "),
+    (CONFIG, broken, "KeyError: 'no such\\nrow'"),
+], ids=["no number", "invalid settings", "anything else"])  # fmt: skip
 def test_a_trial_that_fails_is_on_record_with_its_reason(make_job, monkeypatch, config, train, reason):
     job, reports = make_job(), []
     with monkeypatch.context() as patch:
