@@ -1,7 +1,6 @@
 """NT-Xent in all its forms, the hinge and the cross-entropy over a collection against loops in float64."""
 
 import math
-from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +12,7 @@ from cse.losses.collection import NO_DOCUMENT, collection_cross_entropy, sampled
 from cse.losses.energy_hinge import energy_hinge
 from cse.losses.group import ALONE
 from cse.losses.nt_xent import nt_xent, nt_xent_two_views
-from cse.losses.shared import Loss, cosines
-from cse.settings.objective import ObjectiveSettings
+from cse.losses.shared import cosines
 from tests.training.helpers import losses_of
 
 ROWS, WIDTH, QUEUE = 6, 5, 3
@@ -127,14 +125,6 @@ def test_matryoshka_is_nt_xent_of_the_first_numbers(views, width):
     cut = ([z[:, :w].tolist() for z in views] for w in (width, 3))
     expected = [reference_nt_xent(*lists, temperature=0.05) for lists in cut]
     assert found["matryoshka"].item() == pytest.approx(sum(expected) / 2, abs=1e-10)
-
-
-@pytest.mark.parametrize("name", ObjectiveSettings.model_fields)
-def test_a_loss_is_one_file_that_takes_its_class_of_settings(name):
-    module = import_module(f"cse.losses.{name}")
-    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
-    bases = [kind.__orig_bases__ for kind in kinds if issubclass(kind, Loss)]
-    assert bases == [(Loss[ObjectiveSettings.model_fields[name].annotation],)]
 
 
 RNG = np.random.default_rng(0)

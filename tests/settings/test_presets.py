@@ -10,9 +10,9 @@ import pytest
 from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 from ruamel.yaml import YAML
 
-from cse.settings import Settings, check_settings, load_settings
+from cse.settings import Settings, load_settings
 from cse.settings.document import params_text, write_values
-from cse.settings.load import flatten, set_key, walk_keys
+from cse.settings.load import flatten, settings_with, walk_keys
 from cse.settings.presets import (
     HYPERPARAMETER,
     MACHINE_KEYS,
@@ -27,10 +27,7 @@ from tests.parts import refusal
 
 
 def settings_of(name):
-    tree = {}
-    for key, value in load_preset(name).settings.items():
-        set_key(tree, key, value)
-    return check_settings(tree, where=name)
+    return settings_with(Settings(), load_preset(name).settings)
 
 
 # All that decides which rows a hub's file gives.

@@ -7,7 +7,8 @@ import numpy as np
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
-from cse.settings.load import check_settings, set_key
+from cse.settings import Settings
+from cse.settings.load import settings_with
 from cse.settings.presets import load_preset
 from cse.stages.train import launched
 from cse.training.ready import Training
@@ -108,10 +109,7 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None
         changes["objective.replaced_tokens.generator_folder"] = str(models[f"{family} generator"])
     if values.get("prompt.init") == "checkpoint":
         changes["prompt.init_checkpoint"] = str(warm_start)
-    tree: dict = {}
-    for key, value in (values | changes | (more or {})).items():
-        set_key(tree, key, value)
-    return check_settings(tree, where=name)
+    return settings_with(Settings(), values | changes | (more or {}))
 
 
 def make_world(root: Path) -> tuple[dict[str, Path], dict[str, Path], Path]:
