@@ -61,19 +61,6 @@ def value_of(term, encoder, table, plan=PLAN, **changes):
         return term(batch).item(), batch
 
 
-def prefix_of(encoder):
-    return reference.key_value_prefix(encoder.prompt.table.detach().double().numpy(), LAYERS, WIDTH)
-
-
-def batch_norm_projector(x, weights):
-    def norm(x):
-        return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
-
-    w = {name: value.detach().double().numpy() for name, value in weights.items()}
-    wide = norm(x @ w["wide.weight"].T) * w["wide_norm.weight"] + w["wide_norm.bias"]
-    return norm(np.maximum(wide, 0) @ w["narrow.weight"].T)
-
-
 def swap_none(rows, device, epoch):
     return torch.from_numpy(rows.ids_BL)
 
@@ -112,17 +99,18 @@ def expected_detection(encoder, term, batch, h, *, prefix, shift, normalize, bod
     return total / count
 
 
-def expected_embeddings(encoder, batch):
-    """What the loss compares, ``(V * B, D)``, from numpy alone."""
-    h = np.zeros((len(batch.projected_XD), WIDTH))
-    for piece in batch.slices:
-        ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
-        states = reference.states_of(encoder.backbone, ids, mask, prefix=prefix_of(encoder), shift=LENGTH)
-        h[piece.places.numpy()] = states[-1][:, 0]
-    if encoder.read_out.projector == "batch_norm":
-        return batch_norm_projector(h, encoder.mlp.state_dict())
-    dense = {name: value.double().numpy() for name, value in encoder.mlp.state_dict().items()}
-    return np.tanh(reference.linear(h, dense, "dense"))
+def expected_projections(encoder, batch):
+    """What the loss compares, ``(V * B, D)``, in numpy from what is pooled."""
+    x = batch.layout.join([piece.tokens.pooled_BD for piece in batch.slices]).numpy()
+    w = {name: value.double().numpy() for name, value in encoder.mlp.state_dict().items()}
+    if encoder.read_out.projector == "tanh":
+        return np.tanh(reference.linear(x, w, "dense"))
+
+    def norm(x):
+        return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+
+    wide = norm(x @ w["wide.weight"].T) * w["wide_norm.weight"] + w["wide_norm.bias"]
+    return norm(np.maximum(wide, 0) @ w["narrow.weight"].T)
 
 
 @pytest.mark.parametrize(("projector", "normalize", "options"), [
@@ -145,12 +133,12 @@ def test_detection_equals_numpy(backbone, projector, normalize, options):
     with torch.no_grad():
         batch = in_float64(encoder, embed_rows(encoder, make_table(backbone), ROWS, PLAN))
         found = term(batch).item()
-    h = expected_embeddings(encoder, batch)
+    h = expected_projections(encoder, batch)
     np.testing.assert_allclose(batch.projected_XD.numpy(), h, atol=tolerance)
-    shared = "discriminator" not in options
+    shared, table = "discriminator" not in options, encoder.prompt.table.detach().double().numpy()
     expected = expected_detection(
         encoder, term, batch, h if options.get("condition", True) else None, normalize=normalize, body=term.copy,
-        prefix=prefix_of(encoder) if shared else None, shift=LENGTH if shared else 0,
+        prefix=reference.key_value_prefix(table, LAYERS, WIDTH) if shared else None, shift=LENGTH if shared else 0,
     )  # fmt: skip
     assert found == pytest.approx(expected, rel=tolerance)
     assert len(batch.slices) == 3 and any((piece.mask_BL == 0).any() for piece in batch.slices)
