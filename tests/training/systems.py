@@ -11,7 +11,7 @@ import torch
 
 from cse.data.store import VIEW_COLUMNS
 from cse.losses.contrastive_tension import ContrastiveTension
-from cse.losses.group import ALONE, Group
+from cse.losses.group import ALONE
 from cse.losses.masked_lm import MaskedLm, Vocabulary
 from cse.losses.nt_xent import NtXent
 from cse.losses.replaced_tokens import ReplacedTokens
@@ -19,10 +19,10 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import ObjectiveSettings
-from cse.settings.train import AugmentSettings, TrainSettings
+from cse.settings.train import TrainSettings
 from cse.training.batch import TokenTable, tokenise
 from cse.training.losses import Losses, losses_from
-from tests.parts import PLAIN, Cut, backbone_of, new_plan, new_prompt, new_template, sentence_encoder
+from tests.parts import PLAIN, backbone_of, new_plan, new_prompt, new_template, sentence_encoder
 from tests.training.helpers import CPU, Fours, embed_rows, make_rows, self_guided_term
 
 SYSTEMS = (
@@ -108,18 +108,7 @@ def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
     return replace(table, labels=np.arange(count) * 3 % 7 % 4 - 1) if name == "proxies" else table  # -1 to 2
 
 
-def take_step(
-    name: str,
-    folder: Path,
-    rows: np.ndarray,
-    cut: Cut,
-    group: Group = ALONE,
-    *,
-    device=CPU,
-    precision: str = "fp64",
-    dropout: float = 0.0,
-    augment: AugmentSettings = PLAIN,
-) -> dict:
+def take_step(name, folder, rows, cut, group=ALONE, *, device=CPU, precision="fp64", dropout=0.0, augment=PLAIN):
     """Return terms, gradients, what is remembered, slice shapes and passes of one step.
 
     In ``fp64``, ``fp32`` or ``bf16`` (matrix products alone).

@@ -11,9 +11,8 @@ import pytest
 
 from cse.errors import CseError, Interrupted
 from cse.losses.group import PeerLost
-from cse.storage import filesystem
 from cse.training.observers import CsvLog, MlflowRun, StepRecord
-from cse.training.workers import GROUP, LOST, Relay, followed, in_line, remove_run, told
+from cse.training.workers import GROUP, LOST, Relay, followed, in_line, told
 from tests.parts import refusal
 from tests.training.helpers import Recorder
 
@@ -89,16 +88,6 @@ def test_workers_stop_when_the_command_cannot_note_what_they_tell():
         relay.tell("evaluated", 0, 1.5, True)
     words = relay.tell("evaluated", 3, 2.5, True).words
     assert "dev.csv" in words and "\n" not in words
-
-
-def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
-    url = f"memory://{tmp_path.name}/run"
-    store, path = filesystem(url)
-    store.pipe_file(f"{path}/state.pt", b"state")
-    remove_run(store, path, url)
-    assert not store.exists(path) and capsys.readouterr().err == ""
-    remove_run(store, path, url)  # gone: the file system raises
-    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")
 
 
 @pytest.mark.parametrize(("error", "words"), [
