@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -36,6 +36,7 @@ TEXTS = st.sampled_from(["null", "on", "1e3", "a b", "", "#x", "b: c", "back\\sl
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
 
 
+@settings(derandomize=True, deadline=None)
 @given(VALUES | st.lists(VALUES, min_size=1))
 def test_values_survive_yaml(value):
     read = parse(f"key: {yaml_value(value)}")["key"]
@@ -105,15 +106,10 @@ NO_HINGE = "objective: {energy_hinge: {weight: 0.0}"
     (f"data: {{view: sentences}}\n{NO_HINGE}, nt_xent: {{hard_negative_weight: 1.0}}}}", "has no hard negatives"),
     ("objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}}", "objective.nt_xent.weight: every term"),
     (f"data: {{view: pairs}}\n{NO_HINGE}, label_proxies: {{weight: 1.0}}}}", "label_proxies.weight: needs "),
-    (
-        "data: {source: files, view: categories, more: [{name: a, path: b.csv, view: sentences}]}\n"
-        f"{NO_HINGE}, nt_xent: {{weight: 0.0}}, label_proxies: {{weight: 1.0}}}}",
-        "data.more.a.terms: every term has weight 0",
-    ),
-    (
-        f"train: {{early_stop: 2}}\n{NO_HINGE}, nt_xent: {{weight: 0.0}}, masked_lm: {{weight: 1.0}}}}",
-        "train.early_stop: objective.masked_lm compares no sentences, so the dev score cannot stop this training",
-    ),
+    ("data: {source: files, view: categories, more: [{name: a, path: b.csv, view: sentences}]}\n"
+     f"{NO_HINGE}, nt_xent: {{weight: 0.0}}, label_proxies: {{weight: 1.0}}}}", "data.more.a.terms: every term has we"),
+    (f"train: {{early_stop: 2}}\n{NO_HINGE}, nt_xent: {{weight: 0.0}}, masked_lm: {{weight: 1.0}}}}",
+     "train.early_stop: objective.masked_lm compares no sentences, so the dev score cannot stop this training"),
     ("post: {kind: query_map}", "post.kind: query_map maps queries alone; set prompt.side: query"),
     ("data: {view: pairs}\nmine: {neighbours: 1}", "mine.neighbours: pairs are made of sentences"),
     ("train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}", "from whole batches"),
