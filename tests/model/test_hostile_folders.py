@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.model.families import make_family_folder
+from tests.model.test_declared import declare
 from tests.tiny import make_backbone_folder
 
 pytestmark = pytest.mark.timeout(30)  # of fourteen folders at most
@@ -138,8 +139,7 @@ def test_a_tokenizer(models, tmp_path, reason, change):
 @pytest.mark.parametrize("shape", [(31,), (32, 32, 1), (16, 31), (0, 32)])
 def test_a_layer_behind_the_pooling(models, tmp_path, shape):
     folder = shutil.copytree(models["bert"], tmp_path / "model")
-    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
-    (folder / "modules.json").write_text(json.dumps([{"path": p, "type": f"{ST}{kind}"} for p, kind in kinds]))
+    declare(folder, modules=("Transformer", "Pooling", "Dense"))
     (folder / "2_Dense").mkdir()
     (folder / "2_Dense/config.json").write_text('{"activation_function": "torch.nn.modules.linear.Identity"}')
     fine, wrong = torch.eye(32), torch.zeros(shape)

@@ -1,9 +1,7 @@
-"""Every preset trains for a few steps on a tiny random backbone; some load again, evaluate, and export with parity.
+"""Every preset trains for a few steps on a tiny random backbone: which weights, every loss term against recorded ones.
 
-Each test checks which weights train, every loss term against recorded ones, and that reported scores are the model's.
-
-Presets share parts. Those that together have every part are evaluated, and a few that have every part of what is served
-are exported, as slow tests: to trace a graph takes longer than all else.
+Those that together have every part are evaluated (scores are the model's), and a few that have every part of what is
+served are exported, as slow tests: to trace a graph takes longer than all else.
 """
 
 import json
