@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy.special import softmax
 
 
 def hidden_states(
@@ -59,20 +60,16 @@ def run_layers(x, mask_BL, w, *, layers, heads, prefix, eps):
 
 def attend(x_BLD, mask_BL, w, name, heads, prefix):
     rows, length, width = x_BLD.shape
-    head = width // heads
     query, key, value = (linear(x_BLD, w, f"{name}attention.self.{part}") for part in ("query", "key", "value"))
-    out = np.zeros_like(x_BLD)
-    for b in range(rows):
-        keys, values, seen = key[b], value[b], mask_BL[b].astype(bool)
-        if prefix is not None:
-            keys, values = np.concatenate([prefix[0], keys]), np.concatenate([prefix[1], values])
-            seen = np.concatenate([np.ones(len(prefix[0]), dtype=bool), seen])
-        for h in range(heads):
-            part = slice(h * head, (h + 1) * head)
-            for i in range(length):
-                scores = keys[:, part] @ query[b, i, part] / math.sqrt(head)
-                share = np.where(seen, np.exp(scores - scores[seen].max()), 0.0)
-                out[b, i, part] = (share / share.sum()) @ values[:, part]
+    seen = mask_BL.astype(bool)
+    if prefix is not None:
+        before = (np.broadcast_to(own, (rows, *own.shape)) for own in prefix)
+        key, value = (np.concatenate([own, x], axis=1) for own, x in zip(before, (key, value), strict=True))
+        seen = np.concatenate([np.ones((rows, len(prefix[0])), dtype=bool), seen], axis=1)
+    q, k, v = (x.reshape(rows, -1, heads, width // heads) for x in (query, key, value))
+    scores = np.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(width // heads)
+    share = softmax(np.where(seen[:, None, None], scores, -np.inf), axis=-1)
+    out = np.einsum("bhij,bjhd->bihd", share, v).reshape(rows, length, width)
     return linear(out, w, name + "attention.output.dense")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from onnx import load as load_graph
+from scipy.special import softmax
 from transformers import AttentionInterface, AutoModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.models.mpnet import modeling_mpnet
@@ -57,22 +58,16 @@ def test_every_family_has_a_case(folders):
 
 
 def attend(query, key, value, mask, scaling, prefix):
-    """Attention of one batch in numpy; ``prefix`` (key, value) (H, P, K), ``mask`` is added to the scores of tokens."""
+    """Attention in numpy; ``prefix`` (key, value) (H, P, K), ``mask`` is added to the scores of tokens."""
     query, key, value = (x.detach().numpy() for x in (query, key, value))
-    rows, heads, length, width = query.shape
-    out = np.zeros((rows, length, heads, width))
-    for b in range(rows):
-        for h in range(heads):
-            kv = h // (heads // key.shape[1])
-            keys, values = key[b, kv], value[b, kv]
-            bias = np.zeros((length, length)) if mask is None else mask[b % len(mask), h % mask.shape[1]].numpy()
-            if prefix is not None:
-                keys, values = (np.concatenate([new[kv], old]) for new, old in zip(prefix, (keys, values), strict=True))
-                bias = np.pad(np.broadcast_to(bias, (length, length)), ((0, 0), (len(prefix[0][kv]), 0)))
-            scores = query[b, h] @ keys.T * scaling + bias
-            share = np.exp(scores - scores.max(axis=1, keepdims=True))
-            out[b, :, h] = share / share.sum(axis=1, keepdims=True) @ values
-    return torch.from_numpy(out)
+    if prefix is not None:
+        before = (np.broadcast_to(own, (len(query), *own.shape)) for own in prefix)
+        key, value = (np.concatenate([own, x], axis=2) for own, x in zip(before, (key, value), strict=True))
+    key, value = (np.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
+    scores = np.einsum("bhik,bhjk->bhij", query, key) * scaling
+    if mask is not None:
+        scores[..., -mask.shape[-1] :] += mask.numpy()
+    return torch.from_numpy(np.einsum("bhij,bhjk->bihk", softmax(scores, axis=-1), value))
 
 
 class Reference:
