@@ -59,18 +59,25 @@ def run_layers(x, mask_BL, w, *, layers, heads, prefix, eps):
 
 
 def attend(x_BLD, mask_BL, w, name, heads, prefix):
-    rows, length, width = x_BLD.shape
-    query, key, value = (linear(x_BLD, w, f"{name}attention.self.{part}") for part in ("query", "key", "value"))
-    seen = mask_BL.astype(bool)
+    def split(x):  # (..., L, D) into (..., H, L, K)
+        return x.reshape(*x.shape[:-1], heads, -1).swapaxes(-3, -2)
+
+    query, key, value = (split(linear(x_BLD, w, f"{name}attention.self.{part}")) for part in ("query", "key", "value"))
+    bias, before = np.where(mask_BL == 1, 0.0, -np.inf)[:, None, None], None if prefix is None else map(split, prefix)
+    out = attention(query, key, value, bias=bias, scaling=query.shape[-1] ** -0.5, prefix=before)
+    return linear(out.reshape(x_BLD.shape), w, name + "attention.output.dense")
+
+
+def attention(query, key, value, *, bias, scaling, prefix):
+    """Of (B, H, L, K), (B, L, H, K); ``prefix`` (key, value) ([B,] H, P, K), ``bias`` is added to scores of tokens."""
     if prefix is not None:
-        before = (np.broadcast_to(own, (rows, *own.shape)) for own in prefix)
-        key, value = (np.concatenate([own, x], axis=1) for own, x in zip(before, (key, value), strict=True))
-        seen = np.concatenate([np.ones((rows, len(prefix[0])), dtype=bool), seen], axis=1)
-    q, k, v = (x.reshape(rows, -1, heads, width // heads) for x in (query, key, value))
-    scores = np.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(width // heads)
-    share = softmax(np.where(seen[:, None, None], scores, -np.inf), axis=-1)
-    out = np.einsum("bhij,bjhd->bihd", share, v).reshape(rows, length, width)
-    return linear(out, w, name + "attention.output.dense")
+        before = (np.broadcast_to(own, (len(query), *own.shape[-3:])) for own in prefix)
+        key, value = (np.concatenate([own, x], axis=2) for own, x in zip(before, (key, value), strict=True))
+    key, value = (np.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
+    scores = np.einsum("bhik,bhjk->bhij", query, key) * scaling
+    if bias is not None:
+        scores[..., -bias.shape[-1] :] += bias
+    return np.einsum("bhij,bhjk->bihk", softmax(scores, axis=-1), value)
 
 
 def linear(x, w, name):

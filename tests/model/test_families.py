@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from onnx import load as load_graph
-from scipy.special import softmax
 from transformers import AttentionInterface, AutoModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.models.mpnet import modeling_mpnet
@@ -14,6 +13,7 @@ from transformers.models.mpnet import modeling_mpnet
 from cse.export.bundle import write_bundle
 from cse.model.families import FAMILIES
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.model import reference
 from tests.model.families import CASES, make_family_folder
 from tests.parts import backbone_of, embed, prompted, sentence_encoder, slopes
 
@@ -58,16 +58,9 @@ def test_every_family_has_a_case(folders):
 
 
 def attend(query, key, value, mask, scaling, prefix):
-    """Attention in numpy; ``prefix`` (key, value) (H, P, K), ``mask`` is added to the scores of tokens."""
-    query, key, value = (x.detach().numpy() for x in (query, key, value))
-    if prefix is not None:
-        before = (np.broadcast_to(own, (len(query), *own.shape)) for own in prefix)
-        key, value = (np.concatenate([own, x], axis=2) for own, x in zip(before, (key, value), strict=True))
-    key, value = (np.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
-    scores = np.einsum("bhik,bhjk->bhij", query, key) * scaling
-    if mask is not None:
-        scores[..., -mask.shape[-1] :] += mask.numpy()
-    return torch.from_numpy(np.einsum("bhij,bhjk->bihk", softmax(scores, axis=-1), value))
+    """Attention of tensors in numpy, see ``reference``."""
+    given, bias = [x.detach().numpy() for x in (query, key, value)], None if mask is None else mask.numpy()
+    return torch.from_numpy(reference.attention(*given, bias=bias, scaling=scaling, prefix=prefix))
 
 
 class Reference:

@@ -16,6 +16,7 @@ from cse.model.passes import Packed, pack_rows, prefix_attention
 from cse.model.pooling import TokenCnn
 from cse.settings.train import TrainSettings
 from cse.training.batch import Batcher
+from tests.model import reference
 from tests.parts import PLAIN, prompted
 from tests.training.systems import CPU, make_system
 
@@ -55,17 +56,13 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
         found, weights = prefix_attention(
             nn.Identity(), query, key, value, mask, scaling=scaling, prefix=tuple(prompts), **given
         )
-    expected = torch.zeros(2, 5, 3, 4, dtype=torch.float64)
-    for b in range(2):
-        for h in range(3):
-            own_key, own_value = (t[h] if prompt == "shared" else t[b, h] for t in prompts)
-            keys, values = torch.cat([own_key, key[b, h]]), torch.cat([own_value, value[b, h]])
-            scores = query[b, h] @ keys.T * (0.5 if scaling is None else scaling)
-            share = scores.exp() * mask[b, 0, 0]
-            expected[b, :, h] = share / share.sum(dim=1, keepdim=True) @ values
+    bias = np.where(mask[..., 2:], 0.0, -np.inf)
+    expected = reference.attention(
+        *(x.numpy() for x in (query, key, value)), bias=bias, scaling=scaling or 0.5, prefix=prompts.numpy()
+    )
     assert weights is None
     assert drawn == ([probability] if training or probability else [])
-    torch.testing.assert_close(found, 2 * expected if drawn else expected, atol=1e-12, rtol=0)
+    np.testing.assert_allclose(found, 2 * expected if drawn else expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("width", [12, 32])
