@@ -1,9 +1,7 @@
 """BERT and RoBERTa with deep prompts, written out in numpy float64 from the papers: no torch, no library code."""
 
-import math
-
 import numpy as np
-from scipy.special import softmax
+from scipy.special import erf, softmax
 
 
 def hidden_states(
@@ -91,7 +89,7 @@ def norm(x, w, name, eps):
 
 
 def gelu(x):
-    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return x * 0.5 * (1 + erf(x / np.sqrt(2)))
 
 
 def key_value_prefix(table, layers, width):
