@@ -30,7 +30,15 @@ def hidden_states(
         before = np.broadcast_to(norm(front, w, "embeddings.LayerNorm", eps), (rows, *front.shape))
         x = np.concatenate([before, x], axis=1)
         mask_BL = np.concatenate([np.ones((rows, len(front)), dtype=mask_BL.dtype), mask_BL], axis=1)
-    return run_layers(x, mask_BL, w, layers=layers, heads=heads, prefix=prefix, eps=eps)
+    states = [x]
+    for layer in range(layers):
+        name = f"encoder.layer.{layer}."
+        x = norm(x + attend(x, mask_BL, w, name, heads, None if prefix is None else prefix[layer]),
+                 w, name + "attention.output.LayerNorm", eps)  # fmt: skip
+        inner = gelu(linear(x, w, name + "intermediate.dense"))
+        x = norm(x + linear(inner, w, name + "output.dense"), w, name + "output.LayerNorm", eps)
+        states.append(x)
+    return states
 
 
 def states_of(backbone, ids_BL, mask_BL, *, prefix=None, shift=0, **more):
@@ -41,19 +49,6 @@ def states_of(backbone, ids_BL, mask_BL, *, prefix=None, shift=0, **more):
         shift=shift, family=backbone.family.name, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
         **more,
     )  # fmt: skip
-
-
-def run_layers(x, mask_BL, w, *, layers, heads, prefix, eps):
-    """States after each layer, from any input of the first layer."""
-    states = [x]
-    for layer in range(layers):
-        name = f"encoder.layer.{layer}."
-        x = norm(x + attend(x, mask_BL, w, name, heads, None if prefix is None else prefix[layer]),
-                 w, name + "attention.output.LayerNorm", eps)  # fmt: skip
-        inner = gelu(linear(x, w, name + "intermediate.dense"))
-        x = norm(x + linear(inner, w, name + "output.dense"), w, name + "output.LayerNorm", eps)
-        states.append(x)
-    return states
 
 
 def attend(x_BLD, mask_BL, w, name, heads, prefix):

@@ -89,11 +89,11 @@ def make_views(root: Path, counts: dict[str, int], *, dev: int) -> dict[str, Pat
 def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None = None):
     """Return a preset's settings with a tiny backbone, generator and budget, and ``more``; otherwise unchanged."""
     values = dict(load_preset(name).settings)
-    family = family_of(values["backbone.name"])
-    family = "roberta" if family == "roberta" else "bert"
+    backbone = values["backbone.name"]
+    family = "roberta" if "roberta" in backbone else "bert"
     batch = min(values.get("train.batch_size", 8), 8)
     changes = {
-        "backbone.name": str(models["glove" if family_of(values["backbone.name"]) == "glove" else family]),
+        "backbone.name": str(models["glove" if "glove" in backbone else family]),
         "train.batch_size": batch,
         "train.epochs": 1,
         "train.eval_every": 2,
@@ -131,10 +131,6 @@ class Watch(Recorder):
         self.before = {name: weight.detach().clone() for name, weight in self.encoder.named_parameters()}
         self.state = training.run(self)
         return self.state
-
-
-def family_of(name: str) -> str:
-    return next((kind for kind in ("roberta", "glove", "MiniLM") if kind in name), "bert")
 
 
 def run_training(settings, data: dict[str, Path], out: Path, launch=launched) -> Path:
