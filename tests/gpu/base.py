@@ -42,6 +42,7 @@ def fit(system, plan, folder, device, recorder=None, **options):
     encoder, losses, table = system
     recorder = recorder or Recorder()
     state = train(
-        encoder, losses, table, plan, dev=None, folder=RunFolder(folder), observer=recorder, device=device, **options
-    )
+        encoder, losses, table, plan, folder=RunFolder(folder), observer=recorder, device=device,
+        **{"dev": None} | options,
+    )  # fmt: skip
     return encoder, state, recorder

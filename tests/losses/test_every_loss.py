@@ -1,6 +1,7 @@
 """Every loss: its gradient is the numeric one, what it leaves out, and float32 or better, whatever autocast says.
 
-Values: ``test_nt_xent``, and ``tests/training/test_terms`` of those with passes or weights.
+Of those that workers share, parts add up, and each worker holds its own block of cosines. Values: ``test_nt_xent``, and
+``tests/training/test_terms`` of those with passes or weights.
 """
 
 import math
@@ -15,6 +16,7 @@ from cse.losses.collection import NO_DOCUMENT, collection_cross_entropy
 from cse.losses.contrastive_tension import contrastive_tension
 from cse.losses.distillation import similarity_divergence
 from cse.losses.energy_hinge import energy_hinge
+from cse.losses.group import Group
 from cse.losses.label_proxies import label_proxies
 from cse.losses.masked_lm import masked_lm
 from cse.losses.matryoshka import matryoshka
@@ -25,6 +27,7 @@ from cse.losses.replaced_tokens import replaced_tokens
 from cse.losses.self_guided import self_guided, squared_distance
 from cse.losses.shared import UNLABELLED, cosines
 from cse.losses.supervised_contrastive import supervised_contrastive
+from tests.training.helpers import kept_bytes
 
 GENERATOR = torch.Generator().manual_seed(11)
 FIRST, SECOND = (torch.randn(8, 16, generator=GENERATOR) for _ in range(2))
@@ -161,3 +164,58 @@ def test_autocast_changes_no_bit(name):
         assert (FIRST @ SECOND.T).dtype == torch.bfloat16
         found = LOSSES[name](FIRST, SECOND)
     assert torch.equal(found, plain)
+
+
+# Workers share the anchors of a contrastive loss. Of views, a queue, labels and the worker's own anchors:
+SHARED = {
+    "simcse": lambda z1, z2, z3, queue, label, own: nt_xent(
+        cosines(z1[own], z2), cosines(z1[own], z3), temperature=0.2, hard_negative_weight=0.7,
+        queue_AQ=cosines(z1[own], queue), first=own.start,
+    ),
+    "simclr": lambda z1, z2, z3, queue, label, own: nt_xent_two_views(z1, z2, temperature=0.2, anchors=own),
+    "hinge": lambda z1, z2, z3, queue, label, own: energy_hinge(z1, z2, z3, margin=0.3, anchors=own),
+    "nested": lambda z1, z2, z3, queue, label, own: matryoshka(
+        z1, z2, z3, widths=[6, 3], temperature=0.2, anchors=own,
+    ),
+    "khosla": lambda z1, z2, z3, queue, label, own: supervised_contrastive(
+        torch.cat([z1, z2]), label.repeat(2), 0.2, own,
+    ),
+}  # fmt: skip
+
+
+def views_of(rows: int, width: int = 8) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    made = [torch.randn(n, width, generator=generator, dtype=torch.float64) for n in (rows, rows, rows, 3)]
+    return [each.requires_grad_() for each in made]
+
+
+def part_of(worker: Group, loss: str, views: list[torch.Tensor]) -> torch.Tensor:
+    """What a worker computes of the loss."""
+    rows = len(views[0])
+    label = torch.arange(rows) % 3
+    label[2], label[3] = UNLABELLED, 9  # which no other row has
+    anchors = 2 * rows if loss in ("simclr", "khosla") else rows
+    return worker.over_blocks(anchors, lambda own: SHARED[loss](*views, label, own))
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 20])  # 20: more workers than rows, who all compute the whole
+@pytest.mark.parametrize("loss", SHARED)
+def test_the_mean_over_workers_is_the_whole_loss(loss, size):
+    def value_and_gradients(worker):
+        value = part_of(worker, loss, views := views_of(7))
+        return value, *torch.autograd.grad(value, views, allow_unused=True, materialize_grads=True)
+
+    whole = value_and_gradients(Group(0, 1))
+    found = [value_and_gradients(Group(rank, size)) for rank in range(size)]
+    for number, expected in enumerate(whole):
+        mean = sum(parts[number] for parts in found) / size
+        torch.testing.assert_close(mean, expected, rtol=1e-10, atol=1e-12)
+    if size <= 7:
+        assert len({round(value.item(), 9) for value, *_ in found}) > 1, "the workers have blocks of their own"
+
+
+@pytest.mark.parametrize("loss", SHARED)
+def test_a_worker_of_eight_holds_an_eighth_of_the_cosines(loss):
+    views = views_of(448, width=4)
+    alone, shared = (kept_bytes(lambda: part_of(Group(size - 1, size), loss, views)) for size in (1, 8))  # noqa: B023
+    assert shared < alone / 8 * 1.2, f"{shared:,} of {alone:,} bytes"

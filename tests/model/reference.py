@@ -1,8 +1,7 @@
 """BERT and RoBERTa with deep prompts, written out in numpy float64 from the papers: no torch, no library code."""
 
-import math
-
 import numpy as np
+from scipy.special import erf, softmax
 
 
 def hidden_states(
@@ -31,7 +30,15 @@ def hidden_states(
         before = np.broadcast_to(norm(front, w, "embeddings.LayerNorm", eps), (rows, *front.shape))
         x = np.concatenate([before, x], axis=1)
         mask_BL = np.concatenate([np.ones((rows, len(front)), dtype=mask_BL.dtype), mask_BL], axis=1)
-    return run_layers(x, mask_BL, w, layers=layers, heads=heads, prefix=prefix, eps=eps)
+    states = [x]
+    for layer in range(layers):
+        name = f"encoder.layer.{layer}."
+        x = norm(x + attend(x, mask_BL, w, name, heads, None if prefix is None else prefix[layer]),
+                 w, name + "attention.output.LayerNorm", eps)  # fmt: skip
+        inner = gelu(linear(x, w, name + "intermediate.dense"))
+        x = norm(x + linear(inner, w, name + "output.dense"), w, name + "output.LayerNorm", eps)
+        states.append(x)
+    return states
 
 
 def states_of(backbone, ids_BL, mask_BL, *, prefix=None, shift=0, **more):
@@ -44,36 +51,26 @@ def states_of(backbone, ids_BL, mask_BL, *, prefix=None, shift=0, **more):
     )  # fmt: skip
 
 
-def run_layers(x, mask_BL, w, *, layers, heads, prefix, eps):
-    """States after each layer, from any input of the first layer."""
-    states = [x]
-    for layer in range(layers):
-        name = f"encoder.layer.{layer}."
-        x = norm(x + attend(x, mask_BL, w, name, heads, None if prefix is None else prefix[layer]),
-                 w, name + "attention.output.LayerNorm", eps)  # fmt: skip
-        inner = gelu(linear(x, w, name + "intermediate.dense"))
-        x = norm(x + linear(inner, w, name + "output.dense"), w, name + "output.LayerNorm", eps)
-        states.append(x)
-    return states
-
-
 def attend(x_BLD, mask_BL, w, name, heads, prefix):
-    rows, length, width = x_BLD.shape
-    head = width // heads
-    query, key, value = (linear(x_BLD, w, f"{name}attention.self.{part}") for part in ("query", "key", "value"))
-    out = np.zeros_like(x_BLD)
-    for b in range(rows):
-        keys, values, seen = key[b], value[b], mask_BL[b].astype(bool)
-        if prefix is not None:
-            keys, values = np.concatenate([prefix[0], keys]), np.concatenate([prefix[1], values])
-            seen = np.concatenate([np.ones(len(prefix[0]), dtype=bool), seen])
-        for h in range(heads):
-            part = slice(h * head, (h + 1) * head)
-            for i in range(length):
-                scores = keys[:, part] @ query[b, i, part] / math.sqrt(head)
-                share = np.where(seen, np.exp(scores - scores[seen].max()), 0.0)
-                out[b, i, part] = (share / share.sum()) @ values[:, part]
-    return linear(out, w, name + "attention.output.dense")
+    def split(x):  # (..., L, D) into (..., H, L, K)
+        return x.reshape(*x.shape[:-1], heads, -1).swapaxes(-3, -2)
+
+    query, key, value = (split(linear(x_BLD, w, f"{name}attention.self.{part}")) for part in ("query", "key", "value"))
+    bias, before = np.where(mask_BL == 1, 0.0, -np.inf)[:, None, None], None if prefix is None else map(split, prefix)
+    out = attention(query, key, value, bias=bias, scaling=query.shape[-1] ** -0.5, prefix=before)
+    return linear(out.reshape(x_BLD.shape), w, name + "attention.output.dense")
+
+
+def attention(query, key, value, *, bias, scaling, prefix):
+    """Of (B, H, L, K), (B, L, H, K); ``prefix`` (key, value) ([B,] H, P, K), ``bias`` is added to scores of tokens."""
+    if prefix is not None:
+        before = (np.broadcast_to(own, (len(query), *own.shape[-3:])) for own in prefix)
+        key, value = (np.concatenate([own, x], axis=2) for own, x in zip(before, (key, value), strict=True))
+    key, value = (np.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
+    scores = np.einsum("bhik,bhjk->bhij", query, key) * scaling
+    if bias is not None:
+        scores[..., -bias.shape[-1] :] += bias
+    return np.einsum("bhij,bhjk->bihk", softmax(scores, axis=-1), value)
 
 
 def linear(x, w, name):
@@ -87,7 +84,7 @@ def norm(x, w, name, eps):
 
 
 def gelu(x):
-    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return x * 0.5 * (1 + erf(x / np.sqrt(2)))
 
 
 def key_value_prefix(table, layers, width):

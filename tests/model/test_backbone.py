@@ -1,9 +1,10 @@
-"""Where a backbone comes from, how it pools, and how many positions there are."""
+"""Where a backbone comes from, how it pools, how many positions there are; word vectors as one."""
 
 import shutil
 import time
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel
@@ -12,11 +13,16 @@ from cse.errors import OfflineError
 from cse.model import backbone_files
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import MINILM_SHA256, find_backbone
+from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import MINILM
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.static_words import read_words, words_of
 from cse.settings.load import check_settings
+from cse.stages.open_model import open_model
 from cse.training.encoder import encoder_from
+from tests.export.exports import bundle_of
 from tests.parts import backbone_of, new_prompt, refusal, sentence_encoder
+from tests.rows import write_lines
 from tests.tiny import make_backbone_folder
 
 
@@ -81,3 +87,38 @@ def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):
     assert find_backbone(str(folder)).content() != content
     shards[1].unlink()
     assert f"holds no {shards[1].name}; save" in refusal(find_backbone, str(folder))
+
+
+VECTORS = {"the": [1, 0, 2], "cat": [0.5, -1, 3], "sleeps": [2, 2, 2], ",": [0, 0, 1], "\u00e9t\u00e9": [1, 1, 1]}
+
+
+SENTENCES = ["The cat sleeps", "the, the cat", "a dog in \u00e9t\u00e9", "nothing known here", "", "cat " * 60]
+
+
+def test_a_sentence_is_the_average_of_its_known_words_without_the_file_too(tmp_path):
+    """In lower case; the same from a checkpoint and a bundle."""
+    lines = (" ".join(map(str, [word, *VECTORS[word]])) for word in VECTORS)
+    encoder = SentenceEncoder.load(words := write_lines(tmp_path / "glove.txt", lines))
+    for sentence, found in zip(SENTENCES, encoder.encode(SENTENCES, normalize=False, batch_size=2), strict=True):
+        known = [VECTORS[word] for word in sentence.lower().replace(",", " , ").split() if word in VECTORS]
+        np.testing.assert_allclose(found, np.mean(known, axis=0) if known else np.zeros(3), atol=1e-6)
+    expected = encoder.encode(SENTENCES)
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(encoder, tmp_path / "checkpoint")
+    served = bundle_of(encoder, tmp_path / "bundle")
+    words.unlink()
+    np.testing.assert_array_equal(open_model(str(tmp_path / "checkpoint")).encode(SENTENCES), expected)
+    np.testing.assert_allclose(served.encode(SENTENCES), expected, atol=1e-6)
+
+
+def test_words_with_blanks_a_count_line_and_repeated_words(tmp_path):
+    path = tmp_path / "odd.vec"
+    path.write_bytes(b"5 2\r\nat name@domain.com 1 2\r\n. . 3 4\r\ncat 5 6\r\ncat 7 8\r\nCat 1 0\r\n")
+    found, vectors = read_words(path, None)
+    assert found == ["at name@domain.com", ". .", "cat", "Cat"]
+    np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [5, 6], [1, 0]])
+    cased = SentenceEncoder.load(path).encode(["Cat", "cat"], normalize=False)
+    np.testing.assert_array_equal(cased, [[1, 0], [5, 6]])
+    assert words_of(["The cat, asleep"]) == {"The", "the", "cat", ",", "asleep"}
+    found, vectors = read_words(path, {"cat", ". .", "dog"})  # those that are wanted alone
+    assert (found, vectors.tolist(), vectors.dtype) == ([". .", "cat"], [[3, 4], [5, 6]], np.float32)

@@ -13,6 +13,7 @@ from transformers.models.mpnet import modeling_mpnet
 from cse.export.bundle import write_bundle
 from cse.model.families import FAMILIES
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.model import reference
 from tests.model.families import CASES, make_family_folder
 from tests.parts import backbone_of, embed, prompted, sentence_encoder, slopes
 
@@ -57,22 +58,9 @@ def test_every_family_has_a_case(folders):
 
 
 def attend(query, key, value, mask, scaling, prefix):
-    """Attention of one batch in numpy; ``prefix`` (key, value) (H, P, K), ``mask`` is added to the scores of tokens."""
-    query, key, value = (x.detach().numpy() for x in (query, key, value))
-    rows, heads, length, width = query.shape
-    out = np.zeros((rows, length, heads, width))
-    for b in range(rows):
-        for h in range(heads):
-            kv = h // (heads // key.shape[1])
-            keys, values = key[b, kv], value[b, kv]
-            bias = np.zeros((length, length)) if mask is None else mask[b % len(mask), h % mask.shape[1]].numpy()
-            if prefix is not None:
-                keys, values = (np.concatenate([new[kv], old]) for new, old in zip(prefix, (keys, values), strict=True))
-                bias = np.pad(np.broadcast_to(bias, (length, length)), ((0, 0), (len(prefix[0][kv]), 0)))
-            scores = query[b, h] @ keys.T * scaling + bias
-            share = np.exp(scores - scores.max(axis=1, keepdims=True))
-            out[b, :, h] = share / share.sum(axis=1, keepdims=True) @ values
-    return torch.from_numpy(out)
+    """Attention of tensors in numpy, see ``reference``."""
+    given, bias = [x.detach().numpy() for x in (query, key, value)], None if mask is None else mask.numpy()
+    return torch.from_numpy(reference.attention(*given, bias=bias, scaling=scaling, prefix=prefix))
 
 
 class Reference:

@@ -99,26 +99,20 @@ def test_it_gives_the_states_that_were_written_pooled_as_the_file_says(model, tm
     assert load_backbone(files, "mean").pooling == "mean"
 
 
-def test_blocks_are_unpacked_as_the_format_says(model, tmp_path, cache):
-    write(tmp_path / "tiny.gguf", model, quantised=True)
-    files = find_backbone(str(tmp_path / "tiny.gguf"))
+def test_blocks_are_unpacked_as_the_format_says_once_and_again_after_a_kill(model, tmp_path, cache):
+    write(path := tmp_path / "tiny.gguf", model, quantised=True)
+    files = find_backbone(str(path))
     found = load_backbone(files).model.layers[1].mlp.up_proj.weight.detach().numpy()
     written = model.layers[1].mlp.up_proj.weight.detach().numpy()
     np.testing.assert_array_equal(found, gguf.dequantize(gguf.quantize(written, Q8), Q8))
     assert not np.array_equal(found, written)
     assert "quantization_config" not in json.loads((files.folder / "config.json").read_text())
     assert cache in files.folder.parents
-
-
-def test_it_is_unpacked_once_and_again_after_a_kill(model, tmp_path):
-    write(tmp_path / "tiny.gguf", model)
-    first = find_backbone(str(tmp_path / "tiny.gguf"))
-    (first.folder / "config.json").touch()
-    stamp = (first.folder / "model.safetensors").stat().st_mtime_ns
-    assert find_backbone(str(tmp_path / "tiny.gguf")) == first
-    assert (first.folder / "model.safetensors").stat().st_mtime_ns == stamp
-    (first.folder / "model.safetensors").unlink()  # the weights come last
-    assert find_backbone(str(tmp_path / "tiny.gguf")).sha256 == first.sha256
+    stamp = (files.folder / "model.safetensors").stat().st_mtime_ns
+    assert find_backbone(str(path)) == files
+    assert (files.folder / "model.safetensors").stat().st_mtime_ns == stamp
+    (files.folder / "model.safetensors").unlink()  # the weights come last
+    assert find_backbone(str(path)).sha256 == files.sha256
 
 
 def test_a_damaged_file_or_a_missing_package_is_one_line(model, tmp_path, monkeypatch):

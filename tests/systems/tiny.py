@@ -7,7 +7,8 @@ import numpy as np
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
-from cse.settings.load import check_settings, set_key
+from cse.settings import Settings
+from cse.settings.load import settings_with
 from cse.settings.presets import load_preset
 from cse.stages.train import launched
 from cse.training.ready import Training
@@ -88,11 +89,11 @@ def make_views(root: Path, counts: dict[str, int], *, dev: int) -> dict[str, Pat
 def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None = None):
     """Return a preset's settings with a tiny backbone, generator and budget, and ``more``; otherwise unchanged."""
     values = dict(load_preset(name).settings)
-    family = family_of(values["backbone.name"])
-    family = "roberta" if family == "roberta" else "bert"
+    backbone = values["backbone.name"]
+    family = "roberta" if "roberta" in backbone else "bert"
     batch = min(values.get("train.batch_size", 8), 8)
     changes = {
-        "backbone.name": str(models["glove" if family_of(values["backbone.name"]) == "glove" else family]),
+        "backbone.name": str(models["glove" if "glove" in backbone else family]),
         "train.batch_size": batch,
         "train.epochs": 1,
         "train.eval_every": 2,
@@ -108,10 +109,7 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None
         changes["objective.replaced_tokens.generator_folder"] = str(models[f"{family} generator"])
     if values.get("prompt.init") == "checkpoint":
         changes["prompt.init_checkpoint"] = str(warm_start)
-    tree: dict = {}
-    for key, value in (values | changes | (more or {})).items():
-        set_key(tree, key, value)
-    return check_settings(tree, where=name)
+    return settings_with(Settings(), values | changes | (more or {}))
 
 
 def make_world(root: Path) -> tuple[dict[str, Path], dict[str, Path], Path]:
@@ -133,10 +131,6 @@ class Watch(Recorder):
         self.before = {name: weight.detach().clone() for name, weight in self.encoder.named_parameters()}
         self.state = training.run(self)
         return self.state
-
-
-def family_of(name: str) -> str:
-    return next((kind for kind in ("roberta", "glove", "MiniLM") if kind in name), "bert")
 
 
 def run_training(settings, data: dict[str, Path], out: Path, launch=launched) -> Path:

@@ -11,7 +11,7 @@ import torch
 
 from cse.data.store import VIEW_COLUMNS
 from cse.losses.contrastive_tension import ContrastiveTension
-from cse.losses.group import ALONE, Group
+from cse.losses.group import ALONE
 from cse.losses.masked_lm import MaskedLm, Vocabulary
 from cse.losses.nt_xent import NtXent
 from cse.losses.replaced_tokens import ReplacedTokens
@@ -22,7 +22,7 @@ from cse.settings.objective import ObjectiveSettings
 from cse.settings.train import TrainSettings
 from cse.training.batch import TokenTable, tokenise
 from cse.training.losses import Losses, losses_from
-from tests.parts import Cut, backbone_of, new_plan, new_prompt, new_template, sentence_encoder
+from tests.parts import PLAIN, backbone_of, new_plan, new_prompt, new_template, sentence_encoder
 from tests.training.helpers import CPU, Fours, embed_rows, make_rows, self_guided_term
 
 SYSTEMS = (
@@ -108,22 +108,23 @@ def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
     return replace(table, labels=np.arange(count) * 3 % 7 % 4 - 1) if name == "proxies" else table  # -1 to 2
 
 
-def take_step(
-    name: str, folder: Path, rows: np.ndarray, cut: Cut, group: Group = ALONE, *, device=CPU, precision: str = "fp64"
-) -> dict:
-    """Return terms, gradients, what is remembered, and slice shapes of one step, with dropout off.
+def take_step(name, folder, rows, cut, group=ALONE, *, device=CPU, precision="fp64", dropout=0.0, augment=PLAIN):
+    """Return terms, gradients, what is remembered, slice shapes and passes of one step.
 
     In ``fp64``, ``fp32`` or ``bf16`` (matrix products alone).
     """
-    encoder, losses, table = make_system(name, folder, dropout=0.0)
+    encoder, losses, table = make_system(name, folder, dropout=dropout)
     to_float, keep = torch.Tensor.float, nullcontext()
     if precision == "fp64":
         encoder.double(), losses.double()
         keep = mock.patch.object(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else to_float(x))
     encoder.to(device), losses.to(device)
-    bf16 = precision == "bf16"
+    bf16, passes = precision == "bf16", []
+    encoder.backbone.model.encoder.layer[0].register_forward_hook(lambda *_: passes.append(1))
+    plan = new_plan(cut=cut, augment=augment, bf16=bf16)
+    torch.manual_seed(7)
     with keep:
-        batch = embed_rows(encoder, table, rows, new_plan(cut=cut, bf16=bf16), step=3, device=device, group=group)
+        batch = embed_rows(encoder, table, rows, plan, step=3, device=device, group=group)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             terms = losses(batch)
         terms["loss"].backward()
@@ -136,14 +137,15 @@ def take_step(
         "gradients": {name: weight.grad for name, weight in weights.items() if weight.grad is not None},
         "memory": losses.memory(),
         "slices": [tuple(piece.ids_BL.shape) for piece in batch.slices],
+        "passes": len(passes),
     }
 
 
-def assert_same_step(found: dict, expected: dict) -> None:
-    """Terms, gradients and memory are equal to rounding in float64."""
-    assert found["terms"] == pytest.approx(expected["terms"], rel=1e-8)
+def assert_same_step(found: dict, expected: dict, tolerance: float = 1e-8) -> None:
+    """Terms, gradients and memory are equal to rounding, in float64 unless told."""
+    assert found["terms"] == pytest.approx(expected["terms"], rel=tolerance)
     assert found["gradients"].keys() == expected["gradients"].keys()
     for name, gradient in expected["gradients"].items():
-        assert (found["gradients"][name] - gradient).norm() <= 1e-8 * gradient.norm() + 1e-12, name
+        assert (found["gradients"][name] - gradient).norm() <= tolerance * gradient.norm().clamp(min=1e-3), name
     for name, values in expected["memory"].items():
-        torch.testing.assert_close(found["memory"][name], values, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(found["memory"][name], values, rtol=tolerance, atol=0.1 * tolerance)

@@ -19,8 +19,8 @@ from cse.settings.objective import ObjectiveSettings
 from cse.settings.train import TrainSettings
 from cse.training.batches import Batches, RowOrder
 from cse.training.losses import Losses, losses_from
-from cse.training.state import RunFolder
-from tests.parts import Cut, Plan, backbone_of, new_plan, new_prompt, replan, sentence_encoder, train
+from tests.gpu.base import CPU, fit
+from tests.parts import Cut, Plan, backbone_of, new_plan, new_prompt, replan, sentence_encoder
 from tests.training.helpers import (
     Recorder,
     Stop,
@@ -38,10 +38,7 @@ MIXED = replan(PLAN, start_share=0.3)
 
 
 def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, problem=None, recorder=None):
-    encoder, losses, table = problem or make_problem(backbone)
-    recorder = recorder or Recorder()
-    state = train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
-    return encoder, state, recorder
+    return fit(problem or make_problem(backbone), plan, folder, CPU, recorder, dev=dev)
 
 
 def make_composition(backbone, rows: int = 40):
@@ -103,15 +100,12 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tiny_folders, tmp_path, name)
     make, plan = STOPPED[name]
 
     def go(folder, observer):
-        encoder, losses, table = make(backbone_of(tiny_folders["bert"]))
+        encoder, losses, _ = problem = make(backbone_of(tiny_folders["bert"]))
 
         def dev():
             return float(sum(weight.detach().abs().sum() for weight in encoder.trainable().values()))
 
-        state = train(
-            encoder, losses, table, plan, dev=dev if name == "full" else None, folder=RunFolder(tmp_path / folder),
-            observer=observer,
-        )  # fmt: skip
+        _, state, _ = fit(problem, plan, tmp_path / folder, CPU, observer, dev=dev if name == "full" else None)
         parts = {"last": state.weights, "kept": encoder.state_dict(), "losses": losses.state_dict()}
         return state, {f"{part} {n}": weight for part, weights in parts.items() for n, weight in weights.items()}
 
@@ -184,104 +178,72 @@ def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, t
 SPOILT_BY_TRAINING = r"^train.learning_rate: at step 3 the embeddings .* lower it \(now 0.05\)"
 
 
-@pytest.mark.parametrize(
-    ("problem", "scores", "message"),
-    [
-        ("nan", None, r"^prompt: the embeddings are not finite before any update; take"),
-        ("1e-40", None, r"^objective\S*: the loss is nan at step 1, before any update.*temperature"),
-        ("1e-30", None, r"^objective\S*: the gradient is inf at step 1, before any update.*temperature"),
-        (None, [40.0, UndefinedScore("dev: all similarities are equal")], SPOILT_BY_TRAINING),
-        (None, [40.0, NotFinite("evaluation: nan")], SPOILT_BY_TRAINING),
-        (None, [UndefinedScore("dev: all gold scores are equal")], "^dev: all gold scores"),
-        (None, [NotFinite("evaluation: nan")], "^prompt: the embeddings are not finite before any update"),
-    ],
-)
+@pytest.mark.parametrize(("problem", "scores", "message"), [
+    ("nan", None, r"^prompt: the embeddings are not finite before any update; take"),
+    ("1e-40", None, r"^objective\S*: the loss is nan at step 1, before any update.*temperature"),
+    ("1e-30", None, r"^objective\S*: the gradient is inf at step 1, before any update.*temperature"),
+    (None, [40.0, UndefinedScore("dev: all similarities are equal")], SPOILT_BY_TRAINING),
+    (None, [40.0, NotFinite("evaluation: nan")], SPOILT_BY_TRAINING),
+    (None, [UndefinedScore("dev: all gold scores are equal")], "^dev: all gold scores"),
+    (None, [NotFinite("evaluation: nan")], "^prompt: the embeddings are not finite before any update"),
+])  # fmt: skip
 def test_who_is_to_blame_for_what_is_no_number(bert, tmp_path, problem, scores, message):
     with pytest.raises(CseError, match=message):
         run(bert, tmp_path, dev=scores and Mock(side_effect=scores), problem=problem and spoilt(problem, bert))
 
 
-ROWS, STEPS = 21, 6
-STEP_PLAN = replan(PLAN, eval_every=4, warmup_share=0.5)
-
-
 @pytest.mark.parametrize("bf16", [False, True])
 def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, bf16):
-    problem, seen = make_problem(bert, rows=ROWS), []
+    problem, seen = make_problem(bert, rows=21), []
     problem[1].register_forward_pre_hook(lambda _, given: seen.append((given[0], torch.is_autocast_enabled("cpu"))))
-    run(bert, tmp_path, replan(STEP_PLAN, bf16=bf16), problem=problem)
+    run(bert, tmp_path, replan(PLAN, bf16=bf16), problem=problem)
     assert [(batch.step, batch.epoch) for batch, _ in seen] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
     for batch, autocast in seen:
-        expected = Batches(RowOrder(ROWS), batch_size=8, epochs=2, seed=5).at(batch.step)[1]
+        expected = Batches(RowOrder(21), batch_size=8, epochs=2, seed=5).at(batch.step)[1]
         assert np.array_equal(batch.rows, expected)
         assert len(batch.slices) == 3 and autocast == bf16
 
 
-@pytest.mark.parametrize(("most", "steps"), [(4, 4), (9, STEPS)])
+@pytest.mark.parametrize(("most", "steps"), [(4, 4), (9, 6)])
 def test_the_most_steps_end_a_run_and_its_schedule(bert, tmp_path, most, steps):
-    plan = replan(STEP_PLAN, max_steps=most, warmup_share=0.0, eval_every=10)
-    _, state, recorder = run(bert, tmp_path, plan, lambda: 7.0, make_problem(bert, rows=ROWS))
+    plan = replan(PLAN, max_steps=most, eval_every=10)
+    _, state, recorder = run(bert, tmp_path, plan, lambda: 7.0, make_problem(bert, rows=21))
     assert [best for _, _, best in recorder.scores] == [True, False], "a draw is no gain"
     last = recorder.records[-1]
     assert (state.step, last.step, last.steps, last.dev_score) == (steps, steps, steps, 7.0)
     assert last.learning_rate == pytest.approx(plan.train.learning_rate / steps)
 
 
-def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
-    """The fourth step ends in an evaluation before the next record: its loss is looked at first."""
-
-    def spoil(_, given, terms):
-        return terms | {"loss": terms["loss"] * float("nan")} if given[0].step >= 3 else terms
-
-    problem, recorder = make_problem(bert, rows=ROWS), Recorder()
-    problem[1].register_forward_hook(spoil)
-    with pytest.raises(CseError, match=r"^train\.learning_rate: the loss is nan at step 4; lower it \(now 0\.05\)"):
-        run(bert, tmp_path, STEP_PLAN, lambda: 1.0, problem, recorder)
-    assert [step for step, _, _ in recorder.scores if step >= 4] == []
-    assert recorder.closed == 1
-
-
-PAIRS = {"energy_hinge": 0.0, "nt_xent": 0.5}
-
-
-def losses_over(encoder, own=({}, PAIRS), **terms):
-    """NT-Xent and the hinge with the default weights, 1 and 10, unless given."""
-    objective = ObjectiveSettings(**terms).over(own[1:])
-    return losses_from(objective, encoder, TrainSettings(), None, own=own)
-
-
-def gradient_of(encoder, loss):
-    encoder.zero_grad()
-    loss.backward()
-    return encoder.prompt.table.grad.clone()
+def losses_over(encoder, second, **terms):
+    """NT-Xent and the hinge with the default weights, 1 and 10, unless given, and those of a second source."""
+    objective = ObjectiveSettings(**terms).over([second])
+    return losses_from(objective, encoder, TrainSettings(), None, own=[{}, second])
 
 
 def test_each_batch_has_the_gradient_of_its_sources_loss(bert):
     encoder, _, triplets = make_problem(bert, dropout=0.0)
     pairs = make_table(bert, 30, "pairs")
-    losses = losses_over(encoder)
+    losses = losses_over(encoder, {"energy_hinge": 0.0, "nt_xent": 0.5})
     for table, source, rows in ((triplets, 0, [3, 17, 0, 9, 31]), (pairs, 1, [5, 2, 8])):
         batch = replace(embed_rows(encoder, table, rows, PLAN), source=source)
         found = losses(batch)
-        mixed = gradient_of(encoder, found["loss"])
-        anchor, positive, *rest = embed_rows(encoder, table, rows, PLAN).views
-        near = cosines(anchor, positive)
         if source == 0:
-            (negative,) = rest
-            expected = nt_xent(near, cosines(anchor, negative), temperature=0.05)
+            anchor, positive, negative = batch.views
+            expected = nt_xent(cosines(anchor, positive), cosines(anchor, negative), temperature=0.05)
             expected = expected + 10 * energy_hinge(anchor, positive, negative, margin=0.2)
         else:
-            assert rest == []
-            expected = 0.5 * nt_xent(near, None, temperature=0.05)
+            expected = 0.5 * nt_xent(cosines(*batch.views), None, temperature=0.05)
         assert list(found) == (["nt_xent", "energy_hinge", "loss"] if source == 0 else ["nt_xent", "loss"])
-        torch.testing.assert_close(mixed, gradient_of(encoder, expected), rtol=1e-5, atol=1e-7)
+        mixed, alone = (
+            torch.autograd.grad(loss, encoder.prompt.table, retain_graph=True)[0] for loss in (found["loss"], expected)
+        )
+        torch.testing.assert_close(mixed, alone, rtol=1e-5, atol=1e-7)
         assert mixed.abs().max() > 1e-4
 
 
 def test_a_queue_takes_in_the_batches_of_its_own_sources(bert):
     encoder, _, table = make_problem(bert, dropout=0.0)
-    off = {"nt_xent": 0.0}
-    losses = losses_over(encoder, [{}, off], nt_xent={"queue": 20})
+    losses = losses_over(encoder, {"nt_xent": 0.0}, nt_xent={"queue": 20})
     queue = losses.terms["nt_xent"].queue
     for source, filled in ((0, 3), (1, 3), (0, 6)):
         losses.after_update(replace(embed_rows(encoder, table, [5, 2, 8], PLAN), source=source))

@@ -11,9 +11,8 @@ import pytest
 
 from cse.errors import CseError, Interrupted
 from cse.losses.group import PeerLost
-from cse.storage import filesystem
 from cse.training.observers import CsvLog, MlflowRun, StepRecord
-from cse.training.workers import GROUP, LOST, Relay, followed, in_line, remove_run, told
+from cse.training.workers import GROUP, LOST, Relay, followed, in_line, told
 from tests.parts import refusal
 from tests.training.helpers import Recorder
 
@@ -91,25 +90,11 @@ def test_workers_stop_when_the_command_cannot_note_what_they_tell():
     assert "dev.csv" in words and "\n" not in words
 
 
-def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
-    url = f"memory://{tmp_path.name}/run"
-    store, path = filesystem(url)
-    store.pipe_file(f"{path}/state.pt", b"state")
-    remove_run(store, path, url)
-    assert not store.exists(path) and capsys.readouterr().err == ""
-    remove_run(store, path, url)  # gone: the file system raises
-    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (CseError("train.learning_rate: the loss is nan"), "train.learning_rate: the loss is nan"),
-        (OSError(errno.ENOSPC, "No space left on device", "state.pt"), "no space left while writing state.pt"),
-        (KeyError("a bug"), "worker 1 failed: KeyError: 'a bug' (trace in "),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize(("error", "words"), [
+    (CseError("train.learning_rate: the loss is nan"), "train.learning_rate: the loss is nan"),
+    (OSError(errno.ENOSPC, "No space left on device", "state.pt"), "no space left while writing state.pt"),
+    (KeyError("a bug"), "worker 1 failed: KeyError: 'a bug' (trace in "),
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_the_first_error_that_is_no_lost_peer_is_told_and_raised(tmp_path, error, words):
     relay = Relay()
     with pytest.raises(PeerLost), told(relay.fail, rank=0):

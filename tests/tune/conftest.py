@@ -21,9 +21,9 @@ def rows(folder):
 
 @pytest.fixture
 def make_job(folder, rows):
-    def make(*, evaluations=None, ranges=(), **values):
-        settings = load_settings(folder / "params.yaml", {"train.eval_every": 4, **values})
-        job = Job(settings=settings, folder=folder / "sweep", evaluations=evaluations, ranges=ranges)
+    def make(**values):
+        settings = load_settings(folder / "params.yaml", {"train.eval_every": 4} | values)
+        job = Job(settings=settings, folder=folder / "sweep", evaluations=None, ranges=())
         share_data(rows, job.data)
         return job
 

@@ -5,36 +5,27 @@ import math
 import pytest
 
 from cse.settings import Settings
-from cse.settings.load import check_settings, flatten, packaged, set_key, settings_with
+from cse.settings.load import flatten, packaged, settings_with
 from cse.settings.presets import load_preset
 from cse.tune.spaces import Dimension, build_space, check_seeds, only, parse_dimension, reached, read_space, shipped
 from tests.parts import refusal
 
 
-def settings(**values) -> Settings:
-    tree: dict = {}
-    for key, value in values.items():
-        set_key(tree, key.replace("__", "."), value)
-    return check_settings(tree, where="a test")
-
-
-def refused(*over, **values) -> str:
-    return refusal(build_space, settings(tune__over=list(over), **values))
+def over(*entries, **values) -> Settings:
+    """Settings that search these entries."""
+    return settings_with(Settings(), {"tune.over": list(entries)} | values)
 
 
 RATES, LENGTHS = (0.005, 0.01, 0.03), (10, 12, 14, 16)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("promcse", {"train.batch_size": (256, 512), "train.learning_rate": RATES, "prompt.length": LENGTHS}),
-        ("dcpcse", {"train.batch_size": (64, 128, 256, 512), "train.learning_rate": RATES, "prompt.length": LENGTHS}),
-        ("d2cse", {"train.learning_rate": tuple(n / 100 for n in range(1, 10))}),
-    ],
-)
+@pytest.mark.parametrize(("name", "values"), [
+    ("promcse", {"train.batch_size": (256, 512), "train.learning_rate": RATES, "prompt.length": LENGTHS}),
+    ("dcpcse", {"train.batch_size": (64, 128, 256, 512), "train.learning_rate": RATES, "prompt.length": LENGTHS}),
+    ("d2cse", {"train.learning_rate": tuple(n / 100 for n in range(1, 10))}),
+])  # fmt: skip
 def test_the_grids_of_the_papers(name, values):
-    space = build_space(settings(tune__space=name))
+    space = build_space(settings_with(Settings(), {"tune.space": name}))
     assert {part.key: part.values for part in space.dimensions} == values
     assert len({setting.name for setting in space.grid()}) == len(space.grid()) == math.prod(map(len, values.values()))
 
@@ -57,14 +48,11 @@ def test_every_setting_is_valid_and_differs_from_the_others(name):
         assert {key: values[key] for key in setting.values} == setting.values
 
 
-@pytest.mark.parametrize(
-    ("name", "preset", "message"),
-    [
-        ("margin", "promcse-kv-minilm", "energy_hinge.weight is 0.0, but must be above 0; try `cse preset use"),
-        ("prompt-length", "simcse-small-minilm", "train.parameters is full, but must be prompts"),
-        ("marign", "promcse-kv-minilm", "no space 'marign'; did you mean 'margin'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "preset", "message"), [
+    ("margin", "promcse-kv-minilm", "energy_hinge.weight is 0.0, but must be above 0; try `cse preset use"),
+    ("prompt-length", "simcse-small-minilm", "train.parameters is full, but must be prompts"),
+    ("marign", "promcse-kv-minilm", "no space 'marign'; did you mean 'margin'"),
+])  # fmt: skip
 def test_settings_that_an_ablation_cannot_vary(name, preset, message):
     assert message in refusal(build_space, of_preset(preset, **{"tune.space": name}))
 
@@ -112,74 +100,60 @@ def test_a_setting_may_start_from_a_preset(space_of):
     assert (tried.train.learning_rate, tried.train.batch_size) == (0.5, 16)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("settings: {a: {}}\nseeds: [1]\n", "ways.yaml: seeds: "),
-        ("settings: {backbone: {}}\n", "settings.backbone: the name of the bare backbone"),
-        ("settings: {a: {}}\nover: [train.learning_rate=0.1..0.2]\n", "named settings take lists, not ranges"),
-        ("settings: {a: {preset: d2cse-z-minilm}}\n", "setting a: d2cse-z-minilm: no such preset; did you mean"),
-        ("settings: {a: {train.lr: 1}}\n", "setting a: train.lr: no such setting"),
-        ("settings: {a: {train.epochs: -1}}\n", "tune: a: train.epochs: "),
-        ("where: ['train.rate: train.seed=[1]']\n", "train.rate: no such setting"),
-        ("over: [\n", "ways.yaml:2: not valid YAML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("settings: {a: {}}\nseeds: [1]\n", "ways.yaml: seeds: "),
+    ("settings: {backbone: {}}\n", "settings.backbone: the name of the bare backbone"),
+    ("settings: {a: {}}\nover: [train.learning_rate=0.1..0.2]\n", "named settings take lists, not ranges"),
+    ("settings: {a: {preset: d2cse-z-minilm}}\n", "setting a: d2cse-z-minilm: no such preset; did you mean"),
+    ("settings: {a: {train.lr: 1}}\n", "setting a: train.lr: no such setting"),
+    ("settings: {a: {train.epochs: -1}}\n", "tune: a: train.epochs: "),
+    ("where: ['train.rate: train.seed=[1]']\n", "train.rate: no such setting"),
+    ("over: [\n", "ways.yaml:2: not valid YAML"),
+])  # fmt: skip
 def test_a_file_that_is_no_space_is_one_line(space_of, text, message):
     assert message in refusal(space_of, text)
 
 
-def test_seeds_are_refused_where_they_cannot_be():
-    drawn = settings(tune__over=["prompt.length=4..8"])
-    check_seeds(build_space(drawn), drawn, 3, confirmed=True)
-    for wanted, confirmed, says in (
-        (drawn, False, "--seeds: this search decides by one seed"),
-        (settings(tune__over=["train.seed=[1, 2]"]), False, "--seeds: train.seed is searched already"),
-    ):
-        assert says in refusal(check_seeds, build_space(wanted), wanted, 3, confirmed=confirmed)
-
-
-@pytest.mark.parametrize(
-    ("entry", "dimension"),
-    [
-        ("train.learning_rate=1e-3..5e-2 log", Dimension("train.learning_rate", (), 1e-3, 5e-2, log=True)),
-        ("prompt.length = 4..16", Dimension("prompt.length", (), 4, 16)),
-        ("objective.energy_hinge.margin=0..1", Dimension("objective.energy_hinge.margin", (), 0.0, 1.0)),
-        ("pooler.kind=[cls, mean, null]", Dimension("pooler.kind", ("cls", "mean", None))),
-    ],
-)
+@pytest.mark.parametrize(("entry", "dimension"), [
+    ("train.learning_rate=1e-3..5e-2 log", Dimension("train.learning_rate", (), 1e-3, 5e-2, log=True)),
+    ("prompt.length = 4..16", Dimension("prompt.length", (), 4, 16)),
+    ("objective.energy_hinge.margin=0..1", Dimension("objective.energy_hinge.margin", (), 0.0, 1.0)),
+    ("pooler.kind=[cls, mean, null]", Dimension("pooler.kind", ("cls", "mean", None))),
+])  # fmt: skip
 def test_ranges_and_lists(entry, dimension):
     """Lists alone are a grid, a range is searched; whole numbers stay whole."""
     found = parse_dimension(entry)
     assert found == dimension and [type(end) for end in found.ends] == [type(end) for end in dimension.ends]
     assert all(found.holds(end) for end in found.ends) and not found.holds(17)
-    space = build_space(settings(tune__over=[entry, "train.epochs=[1, 2]"]))
+    space = build_space(over(entry, "train.epochs=[1, 2]"))
     assert space.search == ("grid" if dimension.values else "optuna")
 
 
-@pytest.mark.parametrize(
-    ("over", "says"),
-    [
-        (["train.lerning_rate=[1]"], "no such setting; did you mean 'train.learning_rate'?"),
-        (["train.learning_rate"], "write KEY=[VALUE, ...] or KEY=LOW..HIGH"),
-        (["train.batch_size=[]"], "train.batch_size: the list is empty"),
-        (["train.batch_size=[64, 64]"], "64 is listed twice"),
-        (["prompt.length=16..4"], "the range 16..4 is empty"),
-        (["prompt.length=1.5..4"], "takes whole numbers"),
-        (["train.learning_rate=0..1 log"], "a logarithmic range must start above 0"),
-        (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs appears twice"),
-        (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
-        (["data.max_rows=[100, 200]"], "changes the data, not the training"),
-        (["evaluation.device=[cpu]"], "does not change what the dev pairs measure"),
-        (["train.workers=[1, 2]"], "must be the same in all trials"),
-        (["objective.replaced_tokens.mask_share=0.1..0.5"], "the term has weight 0"),
-    ],
-)
-def test_what_cannot_be_searched(over, says):
-    assert says in refused(*over)
+@pytest.mark.parametrize(("entries", "says"), [
+    (["train.lerning_rate=[1]"], "no such setting; did you mean 'train.learning_rate'?"),
+    (["train.learning_rate"], "write KEY=[VALUE, ...] or KEY=LOW..HIGH"),
+    (["train.batch_size=[]"], "train.batch_size: the list is empty"),
+    (["train.batch_size=[64, 64]"], "64 is listed twice"),
+    (["prompt.length=16..4"], "the range 16..4 is empty"),
+    (["prompt.length=1.5..4"], "takes whole numbers"),
+    (["train.learning_rate=0..1 log"], "a logarithmic range must start above 0"),
+    (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs appears twice"),
+    (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
+    (["data.max_rows=[100, 200]"], "changes the data, not the training"),
+    (["evaluation.device=[cpu]"], "does not change what the dev pairs measure"),
+    (["train.workers=[1, 2]"], "must be the same in all trials"),
+    (["objective.replaced_tokens.mask_share=0.1..0.5"], "the term has weight 0"),
+])  # fmt: skip
+def test_what_cannot_be_searched(entries, says):
+    assert says in refusal(build_space, over(*entries))
 
 
-def test_a_part_of_the_system_is_there_or_switched_on_by_the_search():
-    assert "the system has no prompt" in refused("prompt.length=[4]", prompt__kind="none", train__parameters="full")
+def test_what_is_searched_with_one_setting_and_not_with_another():
+    without = over("prompt.length=[4]", **{"prompt.kind": "none", "train.parameters": "full"})
+    assert "the system has no prompt" in refusal(build_space, without)
     switched_on = ["objective.masked_lm.weight=[0.1]", "objective.masked_lm.decay_rate=[0.9]"]
-    assert len(build_space(settings(tune__over=switched_on)).grid()) == 1
+    assert len(build_space(over(*switched_on)).grid()) == 1
+    drawn, seeds = over("prompt.length=4..8"), over("train.seed=[1, 2]")
+    check_seeds(build_space(drawn), drawn, 3, confirmed=True)
+    for wanted, says in ((drawn, "this search decides by one seed"), (seeds, "train.seed is searched already")):
+        assert f"--seeds: {says}" in refusal(check_seeds, build_space(wanted), wanted, 3, confirmed=False)

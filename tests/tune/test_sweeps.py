@@ -14,13 +14,31 @@ import pytest
 from cse.data.store import PreparedData
 from cse.data.tasks.store import TASKS_FILE, TEST, open_dev, open_tasks, write_tasks
 from tests.pipeline.workspace import ROOT
-from tests.tune.sweep import SCRIPT
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 GRID = ("-s", "tune.over=['train.learning_rate=[0.01, 1e30]', 'prompt.length=[2, 3]']")
 LONG = ("-s", "train.epochs=60", "-s", "train.eval_every=100", "-s", "train.save_seconds=0")
+
+
+# the sweep behind ``cse tune`` over prepared data, without DVC
+SCRIPT = """
+import sys
+import click
+from cse.cli.options import data_option, settings_from, settings_options
+from cse.stages.common import SCRATCH, run_safely
+from flows.tune import sweep_and_confirm, tune
+
+@click.command()
+@settings_options
+@data_option
+def main(params, overrides, data, **trials):
+    sweep_and_confirm(settings_from(params, overrides), data, scratch=SCRATCH, **trials)
+
+main.params += [option for option in tune.params if option.name in ("names", "seeds", "confirm", "against")]
+sys.exit(run_safely(lambda: main.main(standalone_mode=False)))
+"""
 
 
 def start(folder, *options):

@@ -20,7 +20,6 @@ from tests.cli.workspace import contents
 from tests.stages.training import train_in
 from tests.tiny import make_backbone_folder
 
-OVER = {"tune.over": ["prompt.length=[2, 3]"]}
 CONFIG = {"train.learning_rate": 0.02, "prompt.length": 3}
 TRAIN = "cse.stages.place.train_stage"
 
@@ -79,15 +78,11 @@ def broken(settings, **options):
     raise KeyError("no such\nrow")
 
 
-@pytest.mark.parametrize(
-    ("config", "train", "reason"),
-    [
-        ({"train.learning_rate": 1e30}, None, "train.learning_rate: the loss is"),
-        ({"train.max_steps": -1}, None, "train.max_steps: "),
-        (CONFIG, broken, "KeyError: 'no such\\nrow'"),
-    ],
-    ids=["no number", "invalid settings", "anything else"],
-)
+@pytest.mark.parametrize(("config", "train", "reason"), [
+    ({"train.learning_rate": 1e30}, None, "train.learning_rate: the loss is"),
+    ({"train.max_steps": -1}, None, "train.max_steps: "),
+    (CONFIG, broken, "KeyError: 'no such\\nrow'"),
+], ids=["no number", "invalid settings", "anything else"])  # fmt: skip
 def test_a_trial_that_fails_is_on_record_with_its_reason(make_job, monkeypatch, config, train, reason):
     job, reports = make_job(), []
     with monkeypatch.context() as patch:
@@ -119,49 +114,33 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     assert found.state == "finished"
 
 
-# ---- the folder of a sweep ------------------------------------------------------------------------------------------
+def test_what_changes_a_score_is_another_sweep_and_nothing_else_is(folder, rows, tmp_path, monkeypatch):
+    """Which models are read: ``tests/stages/test_inputs``; the list of code: ``tests/test_architecture``."""
 
-
-@pytest.fixture
-def name_of(folder, rows):
-    def name(**values):
-        settings = load_settings(folder / "params.yaml", OVER | values)
+    def name_of(**values):
+        settings = load_settings(folder / "params.yaml", {"tune.over": ["prompt.length=[2, 3]"]} | values)
         return _name(build_space(settings), settings, rows)
 
-    return name
-
-
-def test_other_bytes_in_a_folder_that_is_searched_are_another_sweep(name_of, tmp_path):
-    """Which models are read: ``tests/stages/test_inputs``."""
-    models = [str(tmp_path / name) for name in ("generator", "other")]
-    for seed, model in enumerate(models, start=1):
-        make_backbone_folder(Path(model), "bert", seed=seed, head=True, num_hidden_layers=1)
-    key = "objective.replaced_tokens.generator_folder"
-    values = {
-        "objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "folder", key: models[0],
-        "tune.over": [f"{key}={models}"],
-    }  # fmt: skip
-    before = name_of(**values)
-    assert name_of(**values) == before
-    make_backbone_folder(Path(models[1]), "bert", seed=9, head=True, num_hidden_layers=1)
-    assert name_of(**values) != before
-
-
-def test_changed_code_is_another_sweep(name_of, tmp_path, monkeypatch):
-    """The list itself: tests/test_architecture.py."""
-    before = name_of()
-    changed = tmp_path / "sts.py"
-    changed.write_text("# scores otherwise")
-    code = [changed if path.name == "sts.py" else path for path in training_code()]
-    monkeypatch.setattr(ready, "training_code", lambda: code)
-    assert name_of() != before
-
-
-def test_what_changes_a_score_is_another_sweep_and_nothing_else_is(name_of):
-    """The best of a training is kept, so that more evaluations find a better one, unless the search chooses them."""
     usual = name_of()
     same = {"bank.domains": {"tickets": {"data": "data/raw/tickets"}}, "train.save_seconds": 3, "tune.concurrent": 3}
     assert [name_of(**{key: value}) for key, value in same.items()] == [usual] * 3
+    # the best of a training is kept: more evaluations find a better one, unless the search chooses them
     for rates, another in (("[0.01, 0.02]", True), ("1e-3..1e-2", False)):
         values = {"tune.over": [f"train.learning_rate={rates}"]}
         assert (name_of(**values, **{"train.eval_every": 7}) != name_of(**values)) is another
+    # other bytes in a folder that is searched
+    generators, key = [str(tmp_path / name) for name in ("one", "other")], "objective.replaced_tokens.generator_folder"
+    values = {
+        "objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "folder", key: generators[0],
+        "tune.over": [f"{key}={generators}"],
+    }  # fmt: skip
+    names = []
+    for seeds in ((1, 2), (1, 2), (1, 9)):
+        for seed, model in zip(seeds, generators, strict=True):
+            make_backbone_folder(Path(model), "bert", seed=seed, head=True, num_hidden_layers=1)
+        names.append(name_of(**values))
+    assert names[0] == names[1] != names[2]
+    (tmp_path / "sts.py").write_text("# scores otherwise")
+    code = [tmp_path / "sts.py" if path.name == "sts.py" else path for path in training_code()]
+    monkeypatch.setattr(ready, "training_code", lambda: code)
+    assert name_of() != usual
