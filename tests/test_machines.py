@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
@@ -43,6 +43,7 @@ def test_a_share_of_the_smallest_machine_that_can_hold_a_worker():
     assert cpus_each(of((1, 4)), 4, 1) == 0, "one CPU for four GPUs"
 
 
+@settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=5), st.integers(1, 12))
 def test_all_find_a_place_on_every_machine_and_none_could_have_more(sizes, workers):
     there = of(*sizes)
