@@ -118,18 +118,6 @@ def test_a_stopped_run_goes_on_unless_its_domain_was_replaced(
     np.testing.assert_allclose(read_vectors(out)[1], expected(bank, names), atol=1e-5)
 
 
-def test_a_domain_replaced_before_the_model_is_open(run, table, tmp_path, bank, tiny_folders, monkeypatch):
-    def late(*made_of):
-        put_domain(bank, tiny_folders["bert"], "outage", 7)
-        return Maker(*made_of)
-
-    monkeypatch.setattr(module, "Maker", late)
-    done = run(table, tmp_path / "vectors", bank, "--domain-column", "queue")
-    assert f"{bank}: domain outage was replaced since this run began; run the command again" in done.err
-    assert len(read_vectors(tmp_path / "vectors")[0]) == 0
-    assert run(table, tmp_path / "one", f"{bank}:outage").code == 0  # found as it is now
-
-
 def test_a_run_keeps_the_domains_that_it_started_with(run, table, tmp_path, bank, tiny_folders, monkeypatch):
     before, prepare = expected(bank, NAMES), Maker.prepare
 

@@ -6,12 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-from cse.adapt.documents import index_documents
 from cse.export.bundle import make_domain, write_bundle
 from cse.export.domains import add_domain
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.settings.data import DataSettings
 from tests.cli.workspace import contents
 from tests.export.banks import make_encoder
 from tests.parts import backbone_of
@@ -49,8 +47,8 @@ def made(index, tmp_path):
     """Index the texts with a model."""
     corpus = write_lines(tmp_path / "corpus.txt", TEXTS)
 
-    def run(model, *options):
-        out = tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
+    def run(model, *options, out=None):
+        out = out or tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
         done = index(corpus, out, model, *options)
         return done if done.code else out
 
@@ -75,6 +73,7 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
         found = cse("search", out, *QUERIES, "--mode", "vectors", "-k", 30, "--json", *named)
         assert found.code == 0, found.err
         side = side or made_by
+        assert made(models / side, out=out) == out, "another run, whatever is shipped now, embeds nothing again"
         queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
         for hits, expected in zip(cosines(found), queries @ bare.T, strict=True):
             assert hits == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
@@ -110,20 +109,3 @@ def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tm
         assert bundle["backbone"]["name"] == str(tiny_folders[family])
         assert bundle["parity"]["largest_difference"] < 1e-4
     assert made == [True, False, True]
-
-
-def test_an_adaptation_leaves_the_index_of_an_earlier_stop_as_it_is(models, tmp_path):
-    """Whatever was shipped first, the bare backbone or a query side: the documents are not embedded again."""
-    rows = [{"_id": f"d{number}", "text": text} for number, text in enumerate(TEXTS) if number < 5]
-    rows.append({"_id": "long", "text": "the cat " * 600})
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    data, out = DataSettings(train_path=str(tmp_path / "corpus.jsonl"), view="documents"), tmp_path / "out"
-    seen = []
-    for name in ("bare", "mapped", "prompted", "bare"):
-        shutil.rmtree(out / "bundle", ignore_errors=True)
-        shutil.copytree(models / name, out / "bundle")
-        said, *cut = index_documents(data, out).splitlines()
-        assert said == f'6 documents indexed: cse search {out / "index"} "..."'
-        assert cut == []
-        seen.append(contents(out / "index"))
-    assert all(one == seen[0] for one in seen)
