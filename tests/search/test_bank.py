@@ -1,4 +1,6 @@
-"""`cse index` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes."""
+"""`cse index` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes; and
+with a query side, which may change, come and go without touching the index: that belongs to the document side.
+"""
 
 import json
 import shutil
@@ -16,9 +18,14 @@ from cse.search import index as module
 from cse.search.model import open_encoder
 from cse.search.rows import Maker
 from cse.search.table import open_table
+from tests.cli.workspace import contents
 from tests.export.banks import make_encoder
+from tests.export.exports import bundle_of
+from tests.parts import backbone_of
 from tests.rows import write_lines, write_table
-from tests.search.corpora import read_vectors, sentences
+from tests.search.corpora import answers, read_vectors, sentences
+from tests.sides import PARTS, query_side
+from tests.tiny import WORDS
 
 KINDS = {"billing": "hidden", "outage": "own-cls", "plain": "bare"}  # see tests.export.banks
 TYPICAL = {"billing": ["the cat", "a mat"], "outage": ["red bird", "old river"]}  # what `auto` knows them by
@@ -158,9 +165,8 @@ def nearest(cse, folder, query, bank, domain, *options):
     _, vectors, _ = read_vectors(folder)
     asked = expected(bank, domain, query)
     wanted = np.sort(vectors[:, : len(asked)] @ asked)[::-1][:5]
-    done = cse("search", folder, query, "-k", 5, "--json", "--device", "cpu", "--mode", "vectors", *options)
-    assert done.code == 0, done.err
-    found = [hit["cosine"] for hit in json.loads(done.out)["hits"]]
+    (answer,) = answers(cse, folder, query, "-k", 5, "--mode", "vectors", *options)
+    found = [hit["cosine"] for hit in answer["hits"]]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
@@ -205,3 +211,90 @@ def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, table, tmp_pat
     for other in refused:
         line = cse("search", out, query, "--model", f"{moved}:{other}").refused()
         assert line.startswith(f"{moved}:{other}: not the model that made {out}")
+
+
+# ---- query sides -----------------------------------------------------------------------------------------------------
+
+SAID = [" ".join(WORDS[start : start + 1 + start % 4]) for start in range(30)]
+QUERIES = ["two small birds", "the cat sits on the mat"]
+
+
+@pytest.fixture(scope="module")
+def models(tiny_folders, empty_banks, tmp_path_factory):
+    """Bundles of one backbone: bare, with three query sides, trained on both sides; and a bank of these."""
+    root, folder = tmp_path_factory.mktemp("models"), tiny_folders["bert"]
+    backbone = backbone_of(folder)
+    encoders = {
+        "bare": SentenceEncoder(backbone),
+        "mapped": query_side(backbone, **PARTS["map"]),
+        "prompted": query_side(backbone, **PARTS["prompt"]),
+        "later": query_side(backbone, **PARTS["prompt"], seed=5),
+        "both": make_encoder(folder, "plain"),
+    }
+    bank = shutil.copytree(empty_banks("bert"), root / "bank")
+    for name, encoder in encoders.items():
+        bundle_of(encoder, root / name)
+        add_domain(bank, make_domain(encoder, name))
+    return root
+
+
+@pytest.fixture
+def indexed(index, tmp_path):
+    """Index the texts with a model."""
+    corpus = write_lines(tmp_path / "corpus.txt", SAID)
+
+    def run(model, *options, out=None):
+        out = out or tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
+        done = index(corpus, out, model, *options)
+        return done if done.code else out
+
+    return run
+
+
+@pytest.mark.parametrize("made_by", ["bare", "prompted", "bank:mapped"])
+def test_any_query_side_searches_any_index_and_changes_nothing(cse, indexed, models, made_by):
+    out = indexed(models / made_by)
+    bare = OnnxEncoder(models / "bare", provider="cpu").encode(SAID)
+    np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
+    before = contents(out)
+    sides = ["mapped", "prompted", "bank:mapped", "bank:later"]
+    for side in [*sides, *([None] if made_by == "bank:mapped" else [])]:  # without a name that of then
+        named = ("--model", models / side) if side else ()
+        found = answers(cse, out, *QUERIES, "--mode", "vectors", "-k", 30, *named)
+        side = side or made_by
+        assert indexed(models / side, out=out) == out, "another run, whatever is shipped now, embeds nothing again"
+        queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
+        for answer, expected in zip(found, queries @ bare.T, strict=True):
+            cosines = {hit["id"]: hit["cosine"] for hit in answer["hits"]}
+            assert cosines == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
+    assert contents(out) == before
+
+
+def test_rows_are_no_queries_and_what_was_trained_on_both_sides_is_another_model(cse, indexed, models):
+    for model in ("prompted", "bank:prompted"):
+        assert indexed(models / model, "--role", "query").refused() == (
+            f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an "
+            "index holds what the bare backbone makes, so index without --role, or with --role passage"
+        )
+    out = indexed(models / "both")
+    for model in ("bare", "prompted", "bank:prompted"):
+        found = cse("search", out, QUERIES[0], "--model", models / model)
+        assert "not the model that made" in found.refused()
+    out = indexed(models / "bare")
+    found = cse("search", out, QUERIES[0], "--model", models / "bank:both")
+    assert "not the model that made" in found.refused()
+
+
+def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = write_lines(tmp_path / "corpus.txt", SAID[:3])
+    exported = []
+    for family in ("bert", "bert", "roberta"):
+        (tmp_path / "params.yaml").write_text(f"backbone:\n  name: {tiny_folders[family]}\n")
+        done = cse("index", corpus, "--out", "table", "--device", "cpu", "--again")
+        assert done.code == 0, done.err
+        exported.append("exporting the bare backbone" in done.err)
+        bundle = json.loads((tmp_path / "data/bare/bundle.json").read_text())
+        assert bundle["backbone"]["name"] == str(tiny_folders[family])
+        assert bundle["parity"]["largest_difference"] < 1e-4
+    assert exported == [True, False, True]

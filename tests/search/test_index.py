@@ -21,7 +21,7 @@ from tests.cli.workspace import contents
 from tests.parts import refusal
 from tests.rows import write_lines, write_objects, write_parquet
 from tests.runtime.conftest import write_bundle_of_words
-from tests.search.corpora import is_approximate, read_vectors, rows_of, sentences
+from tests.search.corpora import answers, is_approximate, read_vectors, rows_of, sentences
 
 TEXTS = [*sentences(45), "a", "the cat", "the"]
 
@@ -47,12 +47,6 @@ def embedded(monkeypatch):
 
     monkeypatch.setattr(module.Maker, "embed", noting)
     return found
-
-
-def found(cse, out, *arguments):
-    done = cse("search", out, *arguments, "--json", "--device", "cpu")
-    assert done.code == 0, done.err
-    return [json.loads(line)["hits"] for line in done.out.splitlines()]
 
 
 def read(path, **columns):
@@ -91,7 +85,7 @@ def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path):
     texts = ["the cat", *NOTHING, "a dog", "\U0001f44d", "7", "nap"]
     done = run(write_objects(tmp_path / "a.jsonl", [{"text": text} for text in texts]), tmp_path / "out")
     assert "left out: 11 rows say nothing (empty, punctuation, N/A): ids 1, 2, 3, 4, 5, 6, 7, 8 and 3 more" in done.err
-    (hits,) = found(cse, tmp_path / "out", "dog")
+    hits = answers(cse, tmp_path / "out", "dog")[0]["hits"]
     assert {hit["id"]: hit["text"] for hit in hits} == {n: text for n, text in enumerate(texts) if text not in NOTHING}
     line = run(write_lines(tmp_path / "b.txt", ["-", "N/A"]), tmp_path / "none").refused()
     assert line.endswith("b.txt: no text says anything; name another column (--text-column)")
@@ -117,7 +111,7 @@ def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse
     assert sorted(embedded) == ["a zebra", "zebra the mat"]
     assert is_approximate(tmp_path / "out") == (kind == "approximate")
     for mode in MODES:
-        (hits,) = found(cse, tmp_path / "out", "zebra", "--mode", mode, "-k", 500)
+        hits = answers(cse, tmp_path / "out", "zebra", "--mode", mode, "-k", 500)[0]["hits"]
         assert {hit["id"]: hit["text"] for hit in hits if "zebra" in hit["text"]} == {
             "it's 7": "zebra the mat", "new": "a zebra",
         }  # fmt: skip
@@ -143,15 +137,15 @@ def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):
     vectors = OnnxEncoder(bundle, provider="cpu").encode(parts)
     best = vectors @ OnnxEncoder(bundle, provider="cpu").encode("dog dog dog")
     for mode in ("vectors", "hybrid"):
-        (hits,) = found(cse, out, "dog dog dog", "--mode", mode, "--full")
+        hits = answers(cse, out, "dog dog dog", "--mode", mode, "--full")[0]["hits"]
         assert sorted(hit["id"] for hit in hits) == [0, 1, 2, 3], "a document once"
         hit = next(hit for hit in hits if hit["id"] == 1)
         assert (hit["passage"], hit["text"]) == (int(best.argmax()), parts[best.argmax()])
         assert hit["cosine"] == pytest.approx(best.max(), abs=1e-5)
         assert hit["document"] == texts[1]
-    (hits,) = found(cse, out, "zebra", "--mode", "words")
+    hits = answers(cse, out, "zebra", "--mode", "words")[0]["hits"]
     assert [(hit["id"], hit["text"]) for hit in hits] == [(1, texts[1])], "words are those of the document"
-    (hits,) = found(cse, out, "zebra")
+    hits = answers(cse, out, "zebra")[0]["hits"]
     assert hits[0]["id"] == 1 and hits[0]["bm25"] > 0
 
 
@@ -202,7 +196,7 @@ def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path
     np.testing.assert_allclose(read_vectors(out)[1], rows, atol=1e-6)
     for options, role in (([], "query"), (["--role", "passage"], "passage")):
         best = np.sort(rows @ encoder.encode(TEXTS[3], role=role))[::-1][:2]
-        (hits,) = found(cse, out, TEXTS[3], "-k", 2, "--mode", "vectors", *options)
+        hits = answers(cse, out, TEXTS[3], "-k", 2, "--mode", "vectors", *options)[0]["hits"]
         np.testing.assert_allclose([hit["cosine"] for hit in hits], best, atol=1e-5)
 
 
