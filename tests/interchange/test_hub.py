@@ -41,13 +41,6 @@ def hub(address_book, monkeypatch, tmp_path) -> Hub:
     return address_book
 
 
-@pytest.fixture
-def project(trained, tmp_path, monkeypatch) -> Path:
-    folder = Path(shutil.copytree(trained, tmp_path / "project"))
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def sent(hub: Hub, repo: str = "me/tickets") -> dict[str, bytes]:
     return {name: data for name, data in hub.repos[repo].files.items() if name != ".gitattributes"}
 
