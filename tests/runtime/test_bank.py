@@ -345,18 +345,6 @@ def test_a_folder_that_is_gone_is_told_from_a_domain_that_is(bank):
         opened.domain("a")
 
 
-def test_an_outline_tells_what_the_domain_would(bank):
-    matrix = {"map_mean": np.zeros(WIDTH, np.float32), "map_matrix": np.ones((WIDTH, 5), np.float32)}
-    add_domain(bank, make_domain("c", centres=np.eye(2, WIDTH, dtype=np.float32), side="query", **matrix))
-    opened = Bank(bank)
-    for name in "abc":
-        found, whole = opened.outline(name), opened.domain(name)
-        assert found == (
-            whole.dimension, whole.max_length, whole.facts.normalize, "query" in whole.texts,
-            whole.facts.side, whole.centres is not None,
-        )  # fmt: skip
-
-
 def centred(name, *places, **changes):
     """A domain whose centres are axes."""
     return make_domain(name, centres=np.eye(WIDTH, dtype=np.float32)[list(places)], **changes)
