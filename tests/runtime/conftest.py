@@ -66,19 +66,14 @@ def write_model(path, table=None):
     onnx.save(model, str(path))
 
 
-def domain_facts(**changes):
-    """The facts of the domain in the graph."""
-    facts = {"name": "model", "backbone": "", "pooler": "mean", "normalize": True, "position_shift": 0}
-    facts |= {"max_length": MAX_LENGTH, "width": DIMENSION, "words": 0, "hashes": {}}
-    return DomainFacts(DOMAIN_FORMAT, **(facts | changes))
-
-
 def write_bundle(folder, tokenizer=None, *, table=None, metrics=None, **changes):
     """A bundle of texts of at most six tokens."""
     folder.mkdir(parents=True)
     write_model(folder / MODEL, table)
     (tokenizer or make_tokenizer()).save(str(folder / TOKENIZER))
-    domain = domain_facts(**changes)
+    facts = {"name": "model", "backbone": "", "pooler": "mean", "normalize": True, "position_shift": 0, "words": 0}
+    facts |= {"max_length": MAX_LENGTH, "width": DIMENSION, "hashes": {}}
+    domain = DomainFacts(DOMAIN_FORMAT, **(facts | changes))
     Manifest(FORMAT, PAD, domain, Shape("", 0, 0, 0, DIMENSION, 0, 0), metrics=metrics or {}).write(folder)
     return folder
 
