@@ -199,7 +199,6 @@ def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
         ("bert", "key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2"),
         ("modernbert", "key_value", {}, "models of the modernbert family take no keys"),
         ("mistral", "key_value", {}, "its sliding layers would lose sight of the prompt"),
-        ("gemma3", "key_value", {}, "its sliding layers would lose sight of the prompt"),
     ],
 )
 def test_what_prefix_tuning_cannot_express_is_named(encoders, tmp_path, case, kind, options, reason):
