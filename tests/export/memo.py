@@ -40,12 +40,7 @@ PLACES = "places.json"  # of weights in a graph that other weights can be put in
 
 
 def remembered(graph: ModuleType, folder: Path) -> Export:
-    """Return the exporter's ``_export`` with a memory: what it wrote for a module, it writes for an equal one.
-
-    Args:
-        graph: ``cse.export.graph``, of whichever copy of the project.
-        folder: where graphs are kept, by all processes.
-    """
+    """Return the exporter's ``_export`` with a memory in a folder: for a module equal to an earlier one, the same."""
     export: Export = graph._export
     assert not hasattr(export, "__wrapped__"), "a memory of a memory waits for its own lock"
     project = Path(graph.__file__ or "").parents[1]

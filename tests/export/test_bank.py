@@ -85,8 +85,6 @@ def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
         (onnx, ["the cat"], "plane", "no domain 'plane'; did you mean 'plain'"),
         (onnx, ["the cat"], ["plain", "bare"], "2 names for 1 sentences"),
         (onnx, ["the cat", "a dog"], ["plain", None], "domain[1]: expected a name, found NoneType"),
-        (onnx, ["the cat"], "auto", "added with their text"),
-        (one.open(), ["the cat"], "plain", "bundle of one model"),
         (one.encoder, ["the cat"], "plain", "one model"),
     ):
         assert said in refusal(encoder.encode, texts, domain=domain)
@@ -172,8 +170,6 @@ def test_a_bank_of_prompts_alone_never_answers_for_an_adapter(kind, tiny_folders
     """Neither from a checkpoint nor from another bank's file: base vectors in its name would be wrong silently."""
     bank = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
     encoder, domain = make_adapted(tiny_folders["bert"], kind), Bank(made[0]).domain(kind)
-    said = refusal(make_domain, encoder, "it", shape=Bank(bank).manifest.shape)
-    assert re.search(r"domain it: it has .* the bank takes prompts alone; create .*bank\.adapters", said)
     assert "the bank takes prompts alone" in refusal(make_domain, encoder, "it")
     said = refusal(add_domain, bank, domain)
     assert "biases or low-rank updates " in said and " and this one takes prompts alone; add" in said

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -71,18 +70,14 @@ def test_openvino_gives_the_same(either):
 # ---- the graph ----------------------------------------------------------------------------------------------------
 
 
-def operators(graph: onnx.GraphProto) -> Counter:
-    return Counter(node.op_type for node in graph.node)
-
-
 def test_one_attention_node_a_layer(either):
-    found = operators(onnx.load(either.folder / MODEL).graph)
-    assert (found["Attention"], found["Softmax"]) == (either.encoder.backbone.layers, 0) == (3, 0)
+    kinds = [node.op_type for node in onnx.load(either.folder / MODEL).graph.node]
+    assert (kinds.count("Attention"), kinds.count("Softmax")) == (either.encoder.backbone.layers, 0) == (3, 0)
 
 
 def test_prompts_are_constants_and_not_inputs(exported):
     graph = onnx.load(exported.folder / MODEL).graph
-    assert operators(graph)["Transpose"] == 0, "nothing is moved about"
+    assert "Transpose" not in {node.op_type for node in graph.node}, "nothing is moved about"
     assert [value.name for value in graph.input] == ["input_ids", "attention_mask"]
     assert [value.name for value in graph.output] == ["sentence_embedding"]
     wanted = [np.sort(block.detach(), None) for layer in exported.encoder.prefix() or [] for block in layer]
@@ -171,11 +166,6 @@ def test_the_first_index_needs_no_torch_and_finds_what_its_export_finds(tmp_path
 TEXTS = [*SENTENCES, "", "red bird", *(" ".join(WORDS[start : start + 1 + start % 7]) for start in range(20))]
 
 
-def tolerance(encoder: OnnxEncoder) -> float:
-    """What its precision may change in a number of a vector of unit length; tiny widths round more than MiniLM's."""
-    return 2e-2 if "bf16" in encoder.provider_note else 1e-5
-
-
 @pytest.fixture(scope="module")
 def bundle(tiny_folders, tmp_path_factory):
     bert = backbone_of(tiny_folders["bert"])
@@ -190,9 +180,10 @@ def test_several_threads_ask_at_once(bundle):
     encoder = OnnxEncoder(bundle, provider="openvino", threads=2)
     rows = [encoder.tokenize([text]).row(0) for text in TEXTS]
     expected = encoder.embed_rows(rows, one_core=True)
+    most = 2e-2 if "bf16" in encoder.provider_note else 1e-5  # tiny widths round more than MiniLM's
     with ThreadPoolExecutor(8) as threads:
         for vectors in threads.map(lambda i: encoder.embed_rows(rows, one_core=i % 2 == 0), range(8)):
-            np.testing.assert_allclose(vectors, expected, rtol=tolerance(encoder), atol=tolerance(encoder))
+            np.testing.assert_allclose(vectors, expected, rtol=most, atol=most)
 
 
 def test_a_bank_and_its_domains(tiny_folders, empty_banks, tmp_path):
