@@ -66,7 +66,8 @@ def test_what_is_no_page_and_a_domain_larger_than_the_memory_are_refused(small_b
 
 
 def test_a_key_opens_what_its_line_names(small_bank, tmp_path):
-    (tmp_path / "keys").write_text(KEYS.format(**{name: digest(name) for name in ("some", "one", "all")}))
+    lines = "{some} models=plain,hidden,nowhere a team\n{one} models=plain\n{all} models of all\n"
+    (tmp_path / "keys").write_text(lines.format(**{name: digest(name) for name in ("some", "one", "all")}))
     app = create_app(Options(model=str(small_bank), api_keys=tmp_path / "keys"))
     for key, model, status, code in ASKED:
         (answer,) = asked(app, ("POST", "/v1/embeddings", {"model": model, "input": TEXT}), key=key)
@@ -80,9 +81,6 @@ def test_a_key_opens_what_its_line_names(small_bank, tmp_path):
     found = {key: [card["id"] for card in listed(app, key=key)["data"]] for key in ("some", "one", "all")}
     assert found == {"some": ["hidden", "plain"], "one": ["plain"], "all": sorted(KINDS)}
     assert [card["id"] for card in listed(app, "?limit=1&after=hidden", key="some")["data"]] == ["plain"]
-
-
-KEYS = "{some} models=plain,hidden,nowhere a team\n{one} models=plain\n{all} models of all\n"
 
 
 ASKED = [

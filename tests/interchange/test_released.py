@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.nn import functional
 from transformers import AutoConfig, AutoModel
 
 import cse as library
@@ -149,11 +150,9 @@ def test_promptbert_gives_the_released_embeddings(backbone_folder, family, templ
 
 def transform(vector, projector):
     """The head of BERT's masked language model."""
-    p = {name: value.double().numpy() for name, value in projector.items()}
-    inner = vector @ p["dense.weight"].T + p["dense.bias"]
-    inner = inner * 0.5 * (1 + torch.erf(torch.from_numpy(inner / np.sqrt(2))).numpy())
-    scaled = (inner - inner.mean()) / np.sqrt(inner.var() + 1e-12)
-    return scaled * p["LayerNorm.weight"] + p["LayerNorm.bias"]
+    p = {name: value.double() for name, value in projector.items()}
+    inner = functional.gelu(functional.linear(torch.from_numpy(vector), p["dense.weight"], p["dense.bias"]))
+    return functional.layer_norm(inner, inner.shape, p["LayerNorm.weight"], p["LayerNorm.bias"], 1e-12).numpy()
 
 
 @pytest.mark.parametrize(("family", "layout"), [("roberta", "training"), ("roberta", "hub"), ("bert", "training")])
@@ -249,14 +248,11 @@ def test_truncated_file_code_in_a_file_and_other_heads(refused, tmp_path):
     assert "truncated or not a safetensors file" in refused(source=source / "model.safetensors")
 
 
-RELEASED = Path(__file__).parents[1] / "assets" / "released"
-
-
 @pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_file_of_the_old_library_gives_its_vectors(family, pooler, tmp_path):
     """Tiny random models put together as PromCSE's classes are, saved by that library, with their embeddings."""
-    source = RELEASED / f"promcse-{family}"
+    source = Path(__file__).parents[1] / f"assets/released/promcse-{family}"
     saved = torch.load(source / "pytorch_model.bin", weights_only=True)
     backbone = AutoModel.from_config(AutoConfig.from_pretrained(source), add_pooling_layer=False)
     frozen = {name.removeprefix(f"{family}."): value for name, value in saved.items() if name.startswith(f"{family}.")}

@@ -223,8 +223,7 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     assert np.array_equal(trusted(tmp_path / "later").encode(SENTENCES), model.encode(SENTENCES))
 
 
-LONG = "two small birds eat red apple bread near the old river " * 5
-TEXTS = [*SENTENCES, LONG]
+TEXTS = [*SENTENCES, "two small birds eat red apple bread near the old river " * 5]
 
 
 @pytest.mark.parametrize("parts", SIDES)
