@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-import tomllib
 from pathlib import Path
 
 import click
@@ -103,9 +102,6 @@ def test_the_image_is_not_root_and_gets_its_signals():
     (check,) = arguments_of("HEALTHCHECK")
     program = ast.literal_eval(check.partition("CMD ")[2])[2]
     assert compile(program, "check", "exec") and f"http://127.0.0.1:{exposed}/ready" in program
-    defaults = dict(words.split("=") for words in arguments_of("ARG") if "=" in words)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert {defaults["DEVICE"], defaults["EXTRAS"], "gpu"} <= set(extras)
 
 
 def test_metrics_and_variables_of_the_dashboard_are_there():

@@ -3,7 +3,6 @@
 """
 
 import json
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -99,18 +98,6 @@ def test_manifest_says_what_is_in_the_folder_and_nothing_says_where_the_project_
     for name in (MODEL, TOKENIZER):  # the manifest names the backbone's folder
         content = contents(exported.folder)[name]
         assert not any(words in content for words in (str(ROOT).encode(), b"site-packages", b".py"))
-
-
-# ---- publishing ---------------------------------------------------------------------------------------------------
-
-
-def test_failed_export_leaves_the_older_bundle(exports, tmp_path):
-    whole = exports("bert key_value mean")
-    out = Path(shutil.copytree(whole.folder, tmp_path / "bundle"))
-    before = contents(out)
-    assert "more than 1e-12; nothing was published" in refusal(export, whole.encoder, out, tolerance=1e-12)
-    assert contents(out) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "a draft was left behind"
 
 
 def test_weights_too_large_for_one_file_go_beside_it(tmp_path, monkeypatch):

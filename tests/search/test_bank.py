@@ -267,13 +267,11 @@ def test_rows_are_no_queries_and_what_was_trained_on_both_sides_is_another_model
             f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an "
             "index holds what the bare backbone makes, so index without --role, or with --role passage"
         )
-    out = indexed(models / "both")
-    for model in ("bare", "prompted", "bank:prompted"):
-        found = cse("search", out, QUERIES[0], "--model", models / model)
-        assert "not the model that made" in found.refused()
-    out = indexed(models / "bare")
-    found = cse("search", out, QUERIES[0], "--model", models / "bank:both")
-    assert "not the model that made" in found.refused()
+    for made_by, others in (("both", ("bare", "prompted", "bank:prompted")), ("bare", ("bank:both",))):
+        out = indexed(models / made_by)
+        for model in others:
+            found = cse("search", out, QUERIES[0], "--model", models / model)
+            assert "not the model that made" in found.refused()
 
 
 def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tmp_path, monkeypatch):

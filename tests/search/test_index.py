@@ -10,7 +10,6 @@ from filelock import FileLock
 
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.search import index as module
 from cse.search.corpus import Columns, Corpus
 from cse.search.index import index_corpus
 from cse.search.passages import passages
@@ -34,19 +33,6 @@ def run(index, bundle):
 @pytest.fixture
 def corpus(tmp_path):
     return write_lines(tmp_path / "corpus.txt", TEXTS)
-
-
-@pytest.fixture
-def embedded(monkeypatch):
-    """The texts that runs embed."""
-    found, embed = [], module.Maker.embed
-
-    def noting(self, ready):
-        found.extend(ready.columns["text"])
-        return embed(self, ready)
-
-    monkeypatch.setattr(module.Maker, "embed", noting)
-    return found
 
 
 def read(path, **columns):
@@ -92,7 +78,9 @@ def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse, run, tmp_path, embedded, kind):
+def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse, run, tmp_path, monkeypatch, kind):
+    embedded, embed = [], Maker.embed
+    monkeypatch.setattr(Maker, "embed", lambda self, new: embedded.extend(new.columns["text"]) or embed(self, new))
     rows = {f"it's {n}": text for n, text in enumerate(sentences(300))}
     path = tmp_path / "a.jsonl"
 
