@@ -93,7 +93,7 @@ def project(vector: np.ndarray, projector: dict[str, torch.Tensor]) -> np.ndarra
     return np.tanh(vector @ p["dense.weight"].T + p["dense.bias"])
 
 
-def read(pooler: str, found: list[np.ndarray], projector: dict[str, torch.Tensor], first: int) -> np.ndarray:
+def read(pooler: str, found: list[np.ndarray], projector: dict[str, torch.Tensor]) -> np.ndarray:
     """The poolers of the released scripts, for one row."""
     if pooler == "cls":
         return project(found[-1][0, 0], projector)
@@ -102,6 +102,6 @@ def read(pooler: str, found: list[np.ndarray], projector: dict[str, torch.Tensor
     mixed = {
         "avg": found[-1],
         "avg_top2": (found[-1] + found[-2]) / 2,
-        "avg_first_last": (found[first] + found[-1]) / 2,
+        "avg_first_last": (found[1] + found[-1]) / 2,
     }
     return mixed[pooler][0].mean(axis=0)

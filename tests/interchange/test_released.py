@@ -72,7 +72,7 @@ def test_simcse_gives_the_released_embeddings(backbone_folder, family, pooler, l
         source = released.save(tmp_path / "released", tensors, backbone_folder)
     found, lines = embeddings_of(source, "simcse", backbone_folder, tmp_path / "out", pooler=pooler)
     states = (released.states(family, model, ids) for ids in released.rows(backbone_folder, TEXTS))
-    released.close(found, [released.read(pooler, each, projector, 1) for each in states])
+    released.close(found, [released.read(pooler, each, projector) for each in states])
     assert read_config(tmp_path / "out")["parameters"] == "full"
     assert ("pooler.* (2)" in "\n".join(lines)) == (layout == "hub" and pooler != "cls")
 

@@ -32,8 +32,8 @@ from tests.runtime import conftest as tiny
 from tests.tiny import DECLARED, WORDS, make_backbone_folder
 
 COMMAND, SCRIPT = (block.text for block in run_by("docs/interchange.md", __file__))
-OTHERS = ["Café?", "the 猫 sleeps", "a 😀 dog. 🎉", "[SEP] a [MASK]"]
-TEXTS = [*SENTENCES, *OTHERS, *(f"{'cat ' * count}dog" for count in range(20, 40))]  # around where texts are cut
+TEXTS = [*SENTENCES, "Café?", "the 猫 sleeps", "a 😀 dog. 🎉", "[SEP] a [MASK]"]
+TEXTS += [f"{'cat ' * count}dog" for count in range(20, 40)]  # around where texts are cut
 
 
 @pytest.fixture
@@ -132,8 +132,8 @@ ENCODE = """async ([name, pooling, texts]) => {
 
 def with_words(folder: Path) -> Path:
     """A tiny BERT with the tokenizer that most models have: of words in pieces."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*special, *WORDS, *ascii_lowercase[1:], *(f"##{letter}" for letter in ascii_lowercase), "?"]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *ascii_lowercase[1:], "?"]
+    pieces += [f"##{letter}" for letter in ascii_lowercase]
     tokenizer = BertWordPieceTokenizer({piece: place for place, piece in enumerate(pieces)})
     make_backbone_folder(folder, "bert", vocab_size=128, max_length=DECLARED)
     tokenizer.save(str(folder / "tokenizer.json"))
