@@ -325,6 +325,7 @@ def test_what_cannot_be_served_is_said_in_one_line(cse, small_bundle, server, tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.delitem(sys.modules, "deploy.server.tracing", raising=False)
+    monkeypatch.setattr("deploy.server.run.set_up", lambda: None)  # of logs, which later tests would see
     for name in ("good", "damaged"):
         shutil.copytree(small_bundle, name)
     (tmp_path / "damaged/model.onnx").write_bytes(b"x")
