@@ -1,6 +1,5 @@
 """A tiny bundle and a tiny bank, each behind a running server."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -36,14 +35,3 @@ def server(small_bundle, tmp_path_factory):
 def bank_server(small_bank, tmp_path_factory):
     with serving(small_bank, "--threads", 2, log=tmp_path_factory.mktemp("log") / "bank") as found:
         yield found
-
-
-@pytest.fixture(autouse=True)
-def same_loggers():
-    """A server that starts in this process sets up logging; later tests do not see it."""
-    loggers = [logging.getLogger(name) for name in ("cse", "uvicorn", "uvicorn.error")]
-    before = [(one.handlers[:], one.level, one.propagate) for one in loggers]
-    yield
-    for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        one.handlers[:], one.propagate = handlers, propagate
-        one.setLevel(level)

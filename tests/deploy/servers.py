@@ -31,8 +31,7 @@ class Server(NamedTuple):
         return host, int(port)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What it has logged so far, all of it JSON."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        return lines_of(self.log)
 
     def post(self, route: str, body: Any, **options: Any) -> httpx.Response:
         return CLIENT.post(self.url + route, json=body, **options)
@@ -55,7 +54,7 @@ def serving(model: object, *options: object, log: Path, cwd: Path | None = None)
 
         def listens() -> bool:
             assert process.poll() is None, log.read_text()
-            urls[:] = [line["url"] for line in map(json.loads, whole_lines(log)) if line["event"] == "listening"]
+            urls[:] = [line["url"] for line in lines_of(log) if line["event"] == "listening"]
             return bool(urls)
 
         wait_for(listens)
@@ -70,8 +69,9 @@ def serving(model: object, *options: object, log: Path, cwd: Path | None = None)
                 raise
 
 
-def whole_lines(log: Path) -> list[str]:
-    return [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+def lines_of(log: Path) -> list[dict[str, Any]]:
+    """What was logged so far, all of it JSON, without a line that is being written."""
+    return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def client_of(app: Any, *, key: str | None = None, **transport: Any) -> httpx.AsyncClient:

@@ -71,14 +71,7 @@ EXAMPLES = {
 }
 # libraries that take seconds to import
 NEEDS = {"langchain": "langchain_openai", "llamaindex": "llama_index"}
-
-
-def test_every_example_is_tested():
-    assert {block.language for block in BLOCKS} == {"bash", "python", "javascript"}
-    assert len(BLOCKS) == len(EXAMPLES)
-    for part, _, _ in EXAMPLES.values():
-        assert sum(part in block.text for block in BLOCKS) == 1, part
-    assert all(ADDRESS in block.text for block in BLOCKS)
+assert len(BLOCKS) == len(EXAMPLES), "every example is tested"
 
 
 @pytest.mark.parametrize(
@@ -89,6 +82,7 @@ def test_the_example_works(name, service, encode, tmp_path, monkeypatch):
         pytest.skip(f"{NEEDS[name]} is not installed")
     part, read, wanted = EXAMPLES[name]
     (block,) = [block for block in BLOCKS if part in block.text]
+    assert ADDRESS in block.text
     text = block.text.replace(ADDRESS, service.url)
     if block.language == "python":
         for variable in [variable for variable in os.environ if variable.startswith("OPENAI_")]:

@@ -23,7 +23,7 @@ from tests.flows.conftest import first_commit, repository  # noqa: F401 - fixtur
 from tests.flows.repositories import commit
 from tests.parts import refusal
 from tests.rows import write_lines
-from tests.runtime.conftest import make_table, reseal, write_model
+from tests.runtime.conftest import make_table, reseal, write_bundle
 from tests.waiting import wait_for
 
 NAME, TEXT = "sentence-encoder", "the cat sat"
@@ -36,14 +36,6 @@ def publish(root, bundle) -> None:
     subprocess.run([sys.executable, "-m", "dvc", "add", "--quiet", "data/bundle"], cwd=root, check=True)
     model = register(root, NAME, commit(root, f"bundle {bundle.name}"))
     assign(root, model, "production")
-
-
-def other(bundle, folder):
-    """The same bundle with other word vectors."""
-    shutil.copytree(bundle, folder)
-    write_model(folder / MODEL, make_table()[:, ::-1].copy())
-    reseal(folder)
-    return folder
 
 
 @contextmanager
@@ -72,7 +64,7 @@ def load(url, allowed):
 
 @pytest.mark.slow
 def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not(small_bundle, repository, tmp_path):  # noqa: F811
-    second = other(small_bundle, tmp_path / "second")
+    second = write_bundle(tmp_path / "second", table=make_table()[:, ::-1].copy())  # with other word vectors
     broken = shutil.copytree(second, tmp_path / "broken")
     (broken / MODEL).write_bytes(b"no graph")
     reseal(broken)

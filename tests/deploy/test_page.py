@@ -11,6 +11,7 @@ import pytest
 from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server.keys import digest
 from tests.deploy.servers import serving
 from tests.export.banks import make_encoder
 from tests.runtime.conftest import write_bundle
@@ -56,8 +57,8 @@ def visit(browser, tmp_path):
     wrong = []
     with ExitStack() as stack:
 
-        def go(model, *, expected="", before=None):
-            site = stack.enter_context(serving(model, log=tmp_path / "server")).url
+        def go(model, *options, expected=""):
+            site = stack.enter_context(serving(model, *options, log=tmp_path / "server")).url
             page = stack.enter_context(browser.new_context()).new_page()
             page.set_default_timeout(10_000)
             page.on("console", lambda said: said.type == "error" and note(said.text))
@@ -68,8 +69,6 @@ def visit(browser, tmp_path):
                 if not (expected and re.search(expected, text)):
                     wrong.append(text)
 
-            if before:
-                before(page)
             page.goto(site)
             page.locator("#facts").filter(has_text="dimensions").wait_for()
             return page
@@ -110,12 +109,8 @@ def ranking(page, place=0):
 
 def test_vectors_that_are_not_of_unit_length(visit, bundle):
     """This bundle's are not. The server takes sixteen texts at a time."""
-
-    def sixteen(page):
-        page.route("**/info", lambda route: route.fulfill(json=route.fetch().json() | {"max_client_batch_size": 16}))
-
     texts = [f"{'the cat ' * (i % 3)}dog sat" for i in range(40)]
-    page = visit(bundle, before=sixteen)
+    page = visit(bundle, "--max-texts", 16)
     encoder, sizes = OnnxEncoder(bundle, provider="cpu", threads=1), []
     page.on("request", lambda asked: sizes.append(len(asked.post_data_json["input"])))
     assert abs(np.linalg.norm(encoder.encode(texts[0])) - 1) > 0.05
@@ -142,14 +137,9 @@ def test_two_models_side_by_side_with_cosines_in_order_and_marks(visit, bank):
     assert [row[2] for row in ranking(page, 1)] == [f"{'▲' if by > 0 else '▼'}{abs(by)}" if by else "" for by in moves]
 
 
-def test_a_server_with_keys_asks_for_one_and_the_page_forgets_it(visit, bank):
-    def refuse(route):
-        if route.request.headers.get("authorization") == "Bearer secret":
-            route.continue_()
-        else:
-            route.fulfill(status=401, json={"error": {"message": "This server needs an API key."}})
-
-    page = visit(bank, expected="401", before=lambda page: page.route("**/v1/**", refuse))
+def test_a_server_with_keys_asks_for_one_and_the_page_forgets_it(visit, bank, tmp_path):
+    (tmp_path / "keys").write_text(f"{digest('secret')}\n")
+    page = visit(bank, "--api-keys", tmp_path / "keys", expected="401")
     key = page.get_by_label("API key")
     assert key.is_visible(), "GET /v1/models was refused"
     key.fill("secret")

@@ -32,26 +32,22 @@ def worked(*command: object, stdin: str = "") -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The project's wheel, built outside the tree, so that no old ``build/`` gets in."""
-    folder = tmp_path_factory.mktemp("wheel")
+def server(tmp_path_factory) -> Path:
+    """The programs of a virtual environment with the project's wheel and nothing but the server's extras.
+
+    The wheel is built outside the tree, so that no old ``build/`` gets in.
+    """
+    folder = tmp_path_factory.mktemp("server")
     for name in ("cse", "flows", "deploy"):
         shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "source")
     worked(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, folder / "source")
-    (found,) = folder.glob("*.whl")
-    return found
-
-
-@pytest.fixture(scope="module")
-def server(wheel, tmp_path_factory) -> Path:
-    """The programs of a virtual environment with the project and nothing but the server's extras."""
-    folder = tmp_path_factory.mktemp("server") / "venv"
-    worked(sys.executable, "-m", "venv", folder)
-    pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
+    (wheel,) = folder.glob("*.whl")
+    worked(sys.executable, "-m", "venv", folder / "venv")
+    pip = [folder / "venv/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
     worked(*pip, "-c", ROOT / "constraints.txt", f"{wheel}[serve,cpu]")
-    return folder / "bin"
+    return folder / "venv/bin"
 
 
 def test_training_packages_are_left_out_and_the_runtime_imports_quickly(server):

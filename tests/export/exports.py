@@ -29,9 +29,12 @@ def bundle_of(encoder: SentenceEncoder, folder: Path, **options: Any) -> OnnxEnc
     return OnnxEncoder(folder, provider="cpu", threads=1)
 
 
-def export(encoder: SentenceEncoder, folder: Path, tolerance: float = 1e-5) -> Exported:
-    """What the stage does, on the sentences above."""
-    with write_bundle(encoder, folder, normalize=True, metrics={"train": {"dev_spearman": 80.5}}) as draft:
+def export(
+    encoder: SentenceEncoder, folder: Path, tolerance: float = 1e-5, *, precision="fp32", texts=SENTENCES
+) -> Exported:
+    """What the stage does."""
+    given = {"normalize": True, "metrics": {"train": {"dev_spearman": 80.5}}, "precision": precision, "texts": texts}
+    with write_bundle(encoder, folder, **given) as draft:
         onnx = OnnxEncoder(draft.folder, provider="cpu", threads=1)
-        draft.parity = check_parity(encoder, onnx, SENTENCES, tolerance=tolerance)
+        draft.parity = check_parity(encoder, onnx, texts, tolerance=tolerance, precision=precision)
     return Exported(encoder, folder)

@@ -40,15 +40,11 @@ PLACES = "places.json"  # of weights in a graph that other weights can be put in
 
 
 def remembered(graph: ModuleType, folder: Path) -> Export:
-    """Return the exporter's ``_export`` with a memory: what it wrote for a module, it writes for an equal one.
-
-    Args:
-        graph: ``cse.export.graph``, of whichever copy of the project.
-        folder: where graphs are kept, by all processes.
-    """
+    """Return the exporter's ``_export`` with a memory in a folder: for a module equal to an earlier one, the same."""
     export: Export = graph._export
     assert not hasattr(export, "__wrapped__"), "a memory of a memory waits for its own lock"
-    code = [path.read_bytes() for part in ("export", "model") for path in _sources(Path(graph.__file__ or ""), part)]
+    project = Path(graph.__file__ or "").parents[1]
+    code = [path.read_bytes() for part in ("export", "model") for path in sorted((project / part).rglob("*.py"))]
     folder.mkdir(parents=True, exist_ok=True)
 
     @functools.wraps(export)
@@ -74,12 +70,6 @@ def remembered(graph: ModuleType, folder: Path) -> Export:
                 _put(weights, json.loads((kept / PLACES).read_text()), path)
 
     return once
-
-
-def _sources(graph: Path, part: str) -> list[Path]:
-    found = sorted((graph.parents[1] / part).rglob("*.py"))
-    assert found, f"no code in {part} beside {graph}"
-    return found
 
 
 def _weights(module: nn.Module) -> dict[str, torch.Tensor]:

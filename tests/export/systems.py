@@ -22,14 +22,12 @@ SENTENCES = [
 ROWS = {
     "bert key_value mean": ("bert", "key_value", {"pooler": "mean"}),
     "bert hidden_state block1": (
-        "bert",
-        "hidden_state",
-        {"pooler": "mean_first_last", "first_layer": "block1", "position_shift": False},
+        "bert", "hidden_state", {"pooler": "mean_first_last", "first_layer": "block1", "position_shift": False},
     ),
     "bert input cls": ("bert", "input", {"pooler": "cls"}),
     "roberta key_value last mlp": ("roberta", "key_value", {"pooler": "last", "mlp": "always"}),
     "roberta none mean_top2 train_only": ("roberta", None, {"pooler": "mean_top2", "mlp": "train_only"}),
-}
+}  # fmt: skip
 _TEMPLATE = "the man reads {sentence} near {mask} ."
 # what puts more into graph or tokenizer than a prompt
 PARTS: dict[str, tuple[str, str | None, dict[str, Any]]] = {

@@ -7,15 +7,14 @@ import pytest
 import torch
 
 from cse.export.bank import create_bank
-from cse.export.bundle import make_domain, write_bundle
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import MODEL, file_of, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import check_mixed, make_encoder
-from tests.export.exports import bundle_of
+from tests.export.exports import bundle_of, export
 from tests.export.systems import SENTENCES
 from tests.parts import backbone_of, refusal
 from tests.rows import write_objects
@@ -26,25 +25,15 @@ LONG = "two small birds eat red apple bread near the old river " * 5  # longer t
 TEXTS = [*SENTENCES, LONG]
 
 
-def export(encoder, folder, precision="fp32", sentences=TEXTS):
-    with write_bundle(encoder, folder, normalize=True, metrics={}, precision=precision, texts=TEXTS) as draft:
-        onnx = OnnxEncoder(draft.folder, provider="cpu", threads=1)
-        draft.parity = check_parity(encoder, onnx, sentences, tolerance=1e-5, precision=precision)
-    return folder
-
-
 @pytest.fixture(scope="module", params=PARTS)
 def sides(request, tiny_folders, tmp_path_factory):
-    """An encoder with a query side, its bundle, and the bare backbone's; do not change them."""
-    folder, root = tiny_folders["bert"], tmp_path_factory.mktemp("sides")
-    encoder = query_side(backbone_of(folder), **PARTS[request.param])
-    bare = export(SentenceEncoder.load(folder), root / "bare")
-    return encoder, export(encoder, root / "bundle"), bare
+    """An encoder with a query side and its open bundle; do not change them."""
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS[request.param])
+    return encoder, export(encoder, tmp_path_factory.mktemp("sides") / "bundle", texts=TEXTS).open()
 
 
-def test_both_roles_equal_torch(sides):
-    encoder, folder, _ = sides
-    onnx = OnnxEncoder(folder, provider="cpu", threads=1)
+def test_both_roles_equal_torch_also_in_one_batch(sides):
+    encoder, onnx = sides
     assert (onnx.texts, onnx.max_length) == (encoder.texts, encoder.documents.max_length)
     for role in ("query", "passage", None):
         for batch_size in (1, 3, 64):
@@ -52,15 +41,6 @@ def test_both_roles_equal_torch(sides):
             np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
         np.testing.assert_allclose(onnx.encode(LONG, role=role), encoder.encode(LONG, role=role), atol=1e-5)
     assert np.abs(onnx.encode(TEXTS, role="query") - onnx.encode(TEXTS)).max(axis=1).min() > 1e-3
-    np.testing.assert_array_equal(onnx.encode_query(TEXTS), onnx.encode(TEXTS, role="query"))
-    np.testing.assert_array_equal(onnx.encode_document(TEXTS), onnx.encode(TEXTS))
-    said = refusal(onnx.encode, TEXTS, role="document")
-    assert "role: 'document' is not known; one of query, passage" in said
-
-
-def test_queries_and_documents_share_a_batch(sides):
-    encoder, folder, _ = sides
-    onnx = OnnxEncoder(folder, provider="cpu", threads=1)
     roles = ["query" if row % 2 else "passage" for row in range(len(TEXTS))]
     domains = [onnx.bank.only.in_role(role, onnx.bank.bare) for role in roles]
     tokens = onnx.tokenize(TEXTS, domains)
@@ -70,33 +50,20 @@ def test_queries_and_documents_share_a_batch(sides):
     np.testing.assert_allclose(found, np.stack(expected), atol=1e-5)
 
 
-def test_documents_have_one_identity_and_a_map_alone_leaves_the_graph(sides):
-    encoder, folder, bare = sides
-    manifest, plain = read_manifest(folder), read_manifest(bare)
-    assert (manifest.only, plain.only) == ("query", "model")
-    assert manifest.documents == plain.documents != ""
-    assert manifest.files.keys() - plain.files.keys() == {file_of("query")}
-    onnx, without = OnnxEncoder(folder, provider="cpu", threads=1), OnnxEncoder(bare, provider="cpu", threads=1)
-    if encoder.prompt is None and encoder.cls is None:
-        assert (folder / MODEL).read_bytes() == (bare / MODEL).read_bytes()
-        np.testing.assert_array_equal(onnx.encode(TEXTS, role="passage"), without.encode(TEXTS))
-    np.testing.assert_allclose(onnx.encode(TEXTS), without.encode(TEXTS), atol=1e-5)
-
-
 @pytest.mark.parametrize("parts", ["prompt", "map"])
 @pytest.mark.parametrize(("precision", "least"), [("fp16", 0.9999), ("int8", 0.98)])
 def test_rounded_bundles_keep_both_sides(tiny_folders, tmp_path, parts, precision, least):
     encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS[parts])
-    onnx = OnnxEncoder(export(encoder, tmp_path / "bundle", precision), provider="cpu")
+    onnx = export(encoder, tmp_path / "bundle", precision=precision, texts=TEXTS).open()
     for role in ("query", "passage"):
         cosines = (onnx.encode(TEXTS, role=role) * encoder.encode(TEXTS, role=role)).sum(axis=1)
         assert cosines.mean() > least
-    assert read_manifest(onnx.path).parity["of_training"] > 0.9
+    assert onnx.manifest.parity["of_training"] > 0.9
 
 
 def test_parity_sees_a_fault_of_either_side(tiny_folders, tmp_path):
     encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"])
-    onnx = OnnxEncoder(export(encoder, tmp_path / "bundle"), provider="cpu")
+    onnx = export(encoder, tmp_path / "bundle").open()
     other = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"], seed=3)
     assert "differs from torch by" in refusal(check_parity, other, onnx, SENTENCES, tolerance=1e-5)
     with torch.no_grad():

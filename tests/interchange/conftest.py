@@ -1,20 +1,17 @@
-"""Models to write and read, and how far embeddings are from their reference."""
+"""Models to write and read."""
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.cli.conftest import cse, trained  # noqa: F401 - fixtures
+from tests.cli.conftest import cse, made, project, trained  # noqa: F401 - fixtures
 from tests.export.systems import make_encoder
 from tests.model.families import make_family_folder
 from tests.parts import backbone_of
-
-CLOSE = 1e-5
 
 
 @pytest.fixture(autouse=True)
@@ -34,18 +31,3 @@ def encoders(tmp_path_factory) -> Callable[..., SentenceEncoder]:
         return make_encoder(backbone_of(folder(name)), kind, **options)
 
     return get
-
-
-@pytest.fixture
-def worst(record_property) -> Callable[..., None]:
-    """Compare embeddings to 1e-5 and record the largest difference: ``pytest --junitxml`` shows it."""
-
-    def compare(name: str, found: np.ndarray, expected) -> None:
-        wanted = np.array(expected)
-        assert found.shape == wanted.shape
-        assert np.abs(wanted).max() > 0.1, "nothing to compare"
-        difference = float(np.abs(found - wanted).max())
-        record_property(name, difference)
-        assert difference <= CLOSE, f"{name}: {difference:.1e}"
-
-    return compare

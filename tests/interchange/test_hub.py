@@ -30,7 +30,6 @@ def address_book():
 def hub(address_book, monkeypatch, tmp_path) -> Hub:
     """An empty hub, and a client that may write to it."""
     address_book.repos.clear()
-    address_book.asked.clear()
     address = address_book.address
     for name, value in {  # what HF_ENDPOINT and others do when the client is imported
         "ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": address + "/{repo_id}/resolve/{revision}/{filename}",
@@ -40,13 +39,6 @@ def hub(address_book, monkeypatch, tmp_path) -> Hub:
         monkeypatch.setattr(constants, name, value)
     monkeypatch.setenv("HF_TOKEN", WRITER)
     return address_book
-
-
-@pytest.fixture
-def project(trained, tmp_path, monkeypatch) -> Path:
-    folder = Path(shutil.copytree(trained, tmp_path / "project"))
-    monkeypatch.chdir(folder)
-    return folder
 
 
 def sent(hub: Hub, repo: str = "me/tickets") -> dict[str, bytes]:
@@ -66,7 +58,6 @@ def test_model_comes_back_as_it_went_also_by_the_snippet_of_its_card(cse, hub, p
     np.testing.assert_array_equal(*(load(path, **where).encode(TEXTS) for path in (f"data/{model}", "back")))
     files = contents(project / "back").keys() - {"README.md", Kind(model).manifest}
     assert files == contents(project / f"data/{model}").keys() - {Kind(model).manifest}
-    assert any("/lfs/" in line for line in hub.asked), "no file went through LFS"
     card = sent(hub)["README.md"].decode()
     shell = re.search(r"```sh\ncse (.*)\n```", card)[1]
     assert cse(*shell.split()).code == 0

@@ -1,4 +1,6 @@
-"""Folders for sentence-transformers: the same numbers, the prompts in force or a refusal, saved again, trained on."""
+"""Folders for sentence-transformers: the same numbers, the prompts in force or a refusal, saved again, trained on; and
+its evaluators on our encoders as they are.
+"""
 
 import hashlib
 import json
@@ -13,23 +15,29 @@ import torch
 from safetensors.torch import load, save
 from transformers import AutoModel
 
+from cse.data.tasks.store import write_tasks
+from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
 from cse.model.checkpoint import save_checkpoint
-from cse.model.declared import PROMPTS
+from cse.model.declared import PROMPTS, Declared
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.exports import Exported, bundle_of
 from tests.export.systems import SENTENCES
 from tests.model.families import CASES, make_family_folder
+from tests.pages.blocks import run_by
 from tests.parts import backbone_of, new_prompt, refusal, sentence_encoder
 from tests.rows import write_objects
 from tests.sides import PARTS as SIDES
 from tests.sides import query_side
-from tests.tiny import make_backbone_folder
+from tests.stages.test_dev_task import labelled
+from tests.tiny import WORDS, make_backbone_folder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+from sentence_transformers.sentence_transformer import evaluation
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
 from cse.interchange.prompted_transformer import PROMPT
 from cse.interchange.sentence_transformers import export_sentence_transformers
@@ -116,10 +124,11 @@ def test_texts_of_roles_become_prompts_and_texts_are_cut_as_here(encoders, tmp_p
 ADAPTED = [(case, {"trained": "full"}) for case in ("bert", "modernbert", "gemma3")]
 ADAPTED += [(case, {"trained": "lora", "lora_rank": 2})
             for case in ("albert", "modernbert", "gte", "eurobert", "distilbert")]  # fmt: skip
+ADAPTED += [("bert", {"pooler": "mean", "post": "discriminant"})]  # a layer before the scaling
 
 
 @pytest.mark.parametrize(("case", "trained"), ADAPTED)
-def test_a_whole_model_or_low_rank_updates_become_an_ordinary_folder(encoders, tmp_path, case, trained):
+def test_a_model_without_prompts_becomes_an_ordinary_folder(encoders, tmp_path, case, trained):
     written = write(encoders(case, None, **trained), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
     same(written, opened(written.folder))
@@ -129,25 +138,11 @@ def test_a_whole_model_or_low_rank_updates_become_an_ordinary_folder(encoders, t
     )
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_a_discriminant_behind_a_bare_model_is_a_layer_before_the_scaling(encoders, tmp_path, normalize):
-    written = write(encoders("bert", None, pooler="mean", post="discriminant"), tmp_path / "model", normalize=normalize)
-    model = opened(written.folder)
-    kinds = [type(module).__name__ for module in model]
-    assert kinds == ["Transformer", "Pooling", "Dense", *["Normalize"] * normalize]
-    assert model.get_embedding_dimension() == written.encoder.dimension == 7
-    found = model.encode(SENTENCES)
-    np.testing.assert_allclose(found, written.encoder.encode(SENTENCES, normalize=normalize), atol=1e-5, rtol=0)
-    plain = sentence_encoder(written.encoder.backbone, pooler="mean").encode(SENTENCES, normalize=False)
-    assert not np.allclose(plain[:, :7], found, atol=0.1), "the layer is in force"
-
-
 OTHER = r"prompt.safetensors: not the prompt that its config names \(SHA-256 differs\); "
 SHAPES = r"has {'prompt': \(2, 2, 4, 5, 8\)}, the language model needs {'prompt': \(3, 2, 4, 5, 8\)}; "
 # what becomes of the prompt's bytes, whether the config names the new ones, and what is said
 DAMAGE = {
     "removed": (lambda content: None, False, "prompt.safetensors: missing; "),
-    "truncated": (lambda content: content[: len(content) // 2], False, OTHER),
     "changed": (lambda content: content[:-1] + bytes([content[-1] ^ 1]), False, OTHER),
     "not named": (lambda content: content, False, OTHER),
     "reshaped": (lambda content: save({"prompt": load(content)["prompt"][:2].contiguous()}), True, SHAPES),
@@ -182,27 +177,15 @@ def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, 
 MOVE = """
 import sys
 sys.modules["cse"] = None  # not needed
-import numpy as np, shutil
 from sentence_transformers import SentenceTransformer
-first, second, vectors, sentences = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
-model = SentenceTransformer(first, trust_remote_code=True, device="cpu")
-before = model.encode(sentences)
-model.save_pretrained(second)
-shutil.rmtree(first)
-again = SentenceTransformer(second, trust_remote_code=True, device="cpu")
-assert np.array_equal(again.encode(sentences), before)
-for name, weight in model.state_dict().items():
-    assert (weight == again.state_dict()[name]).all(), name
-np.save(vectors, before)
+SentenceTransformer(sys.argv[1], trust_remote_code=True, device="cpu").save_pretrained(sys.argv[2])
 """
 
 
 @pytest.mark.slow
 def test_it_moves_without_this_project(tiny, copied, tmp_path):
-    command = [sys.executable, "-c", MOVE, copied, tmp_path / "moved", tmp_path / "vectors.npy", *SENTENCES]
-    subprocess.run(list(map(str, command)), cwd=tmp_path, check=True, timeout=300)
-    expected = tiny.encoder.encode(SENTENCES)
-    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=1e-5, rtol=0)
+    subprocess.run([sys.executable, "-c", MOVE, copied, tmp_path / "moved"], cwd=tmp_path, check=True, timeout=300)
+    shutil.rmtree(copied)
     same(tiny, trusted(tmp_path / "moved"))
     assert (tmp_path / "moved" / PROMPT).read_bytes() == (tiny.folder / PROMPT).read_bytes()
 
@@ -230,28 +213,17 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     model = trusted(copied)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     rows = Dataset.from_dict({"anchor": [*SENTENCES[3:6], "cat"], "positive": SENTENCES[:2] + SENTENCES[4:6]})
-    loss = MultipleNegativesRankingLoss(model)
-
-    def without_dropout():
-        model.eval()
-        with torch.no_grad():
-            return loss([model.preprocess(list(rows[name])) for name in ("anchor", "positive")], None).item()
-
-    first = without_dropout()
     arguments = SentenceTransformerTrainingArguments(
-        tmp_path / "run", max_steps=12, learning_rate=0.05, per_device_train_batch_size=4, logging_steps=1,
-        report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, lr_scheduler_type="constant",
-    )  # fmt: skip
-    SentenceTransformerTrainer(model, arguments, rows, loss=loss).train()
-    assert without_dropout() < 0.9 * first
+        tmp_path / "run", max_steps=2, learning_rate=0.05, report_to=[], save_strategy="no", use_cpu=True
+    )
+    SentenceTransformerTrainer(model, arguments, rows, loss=MultipleNegativesRankingLoss(model)).train()
     moved = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
     assert moved == ["0.prompt"]
     model.save_pretrained(str(tmp_path / "later"))
     assert np.array_equal(trusted(tmp_path / "later").encode(SENTENCES), model.encode(SENTENCES))
 
 
-LONG = "two small birds eat red apple bread near the old river " * 5
-TEXTS = [*SENTENCES, LONG]
+TEXTS = [*SENTENCES, "two small birds eat red apple bread near the old river " * 5]
 
 
 @pytest.mark.parametrize("parts", SIDES)
@@ -340,3 +312,89 @@ def test_a_layer_of_another_kind_is_refused(with_layers, tmp_path):
     ):
         config.write_text(json.dumps(own | changed))
         assert f"2_Dense {said}; to use the transformer alone" in refusal(SentenceEncoder.load, tmp_path / "model")
+
+
+# ---- evaluators, and a classifier beside the model -------------------------------------------------------------------
+
+ROLES = {"query": "the old ", "document": "a red "}
+(BLOCK,) = run_by("docs/interchange.md", __file__)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The library's model of a tiny BERT, and ours, as torch and as ONNX."""
+    root = tmp_path_factory.mktemp("model")
+    folder = make_backbone_folder(root / "bert", "bert", pooling="mean")
+    encoder = sentence_encoder(backbone_of(folder), use=Declared("mean", None, ROLES, (8, 16)))
+    onnx = bundle_of(encoder, root / "bundle")
+    known = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": 40}
+    (folder / "tokenizer_config.json").write_text(json.dumps(known))
+    parts = [Transformer(str(folder)), Pooling(32, "mean"), Normalize()]
+    theirs = SentenceTransformer(modules=parts, prompts=ROLES, device="cpu")
+    return theirs, {"torch": encoder, "onnx": onnx}
+
+
+def drawn(count, seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, int(rng.integers(2, 8)))) for _ in range(count)]
+
+
+A, B, C = (drawn(30, seed) for seed in range(3))
+RELEVANT = {f"q{i}": {f"d{i}", f"d{(7 * i) % 30}"} for i in range(30)}
+QUERIES, DOCUMENTS = ({f"{side}{i}": text for i, text in enumerate(texts)} for side, texts in (("q", A), ("d", B)))
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_an_evaluator_says_of_ours_what_it_says_of_theirs(both, kind):
+    theirs, ours = both
+    for evaluator in (
+        evaluation.EmbeddingSimilarityEvaluator(A, B, np.linspace(0, 1, 30).tolist(), name="x", truncate_dim=8),
+        evaluation.TripletEvaluator(A, B, C, name="x"),
+        evaluation.InformationRetrievalEvaluator(QUERIES, DOCUMENTS, RELEVANT, name="x"),
+    ):
+        expected, found = dict(evaluator(theirs)), dict(evaluator(ours[kind]))
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_the_librarys_words_mean_ours(both, kind):
+    encoder = both[1][kind]
+    words = {"prompt_name": "query", "truncate_dim": 8, "normalize_embeddings": True, "convert_to_tensor": True}
+    as_tensor = encoder.encode(A, **words)
+    assert isinstance(as_tensor, torch.Tensor)
+    np.testing.assert_array_equal(as_tensor.numpy(), encoder.encode(A, role="query", dimensions=8, normalize=True))
+    raw = encoder.encode(A, normalize_embeddings=False)
+    np.testing.assert_array_equal(raw, encoder.encode(A, normalize=False))
+    assert not np.allclose(np.linalg.norm(raw, axis=1), 1, atol=0.01)
+    np.testing.assert_array_equal(encoder.encode_query(A), encoder.encode(A, role="query"))
+    np.testing.assert_array_equal(encoder.encode_document(A[0]), encoder.encode("a red " + A[0]))
+    np.testing.assert_array_equal(encoder.encode(A, prompt="a red "), encoder.encode(A, role="document"))
+    for word in ({"precision": "int8"}, {"device": "cuda"}, {"output_value": "token_embeddings"}):
+        with pytest.raises(CseError, match=f"{next(iter(word))}: .* is not possible here"):
+            encoder.encode(A, **word)
+    with pytest.raises(TypeError, match="nonsense"):
+        encoder.encode(A, nonsense=1)
+
+
+def test_the_lines_of_the_page_tell_what_the_bundle_tells(cse, project, capsys):
+    task = labelled()
+    write_tasks(project / "data/prepared", dev=task, test=[], own=[])
+    to = ("--format", "sentence-transformers", "--out")
+    done = cse("export", *to, "data/intents")
+    assert done.code == 0 and "classifier of 4 labels" in done.out, done.err
+    assert cse("export", "--out", "data/classifying").code == 0
+    (told,) = OnnxEncoder("data/classifying", provider="cpu").classify(task.test[:1])
+    capsys.readouterr()
+    exec(BLOCK.text.replace("I have lost my card", task.test[0]), {})
+    assert capsys.readouterr().out == f"['{told.label}']\n"
+
+    given = cse("export", *to, "data/given", "--classifier", "data/classifying")
+    assert given.code == 0 and "classifier of 4 labels" in given.out, given.err
+    mine, theirs = (project / f"data/{name}/classifier.safetensors" for name in ("given", "classifying"))
+    assert mine.read_bytes() == theirs.read_bytes()
+    for words, says in (
+        (("--format", "peft", "--out", "x"), "--classifier: an adapter has none"),
+        (("--out", "x"), "--classifier: a bundle makes its own"),
+        ((*to, "x", "--classifier", "data/bundle"), "data/bundle: no classifier; make one with"),
+    ):
+        assert says in cse("export", *words, *(() if "--classifier" in words else ("--classifier", "x"))).refused()

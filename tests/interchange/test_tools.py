@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,10 +11,10 @@ import numpy as np
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.cli.workspace import work
 from tests.pages.blocks import printed, run_by
 from tests.runtime.conftest import write_bundle_of_words
 
-ROOT = Path(__file__).parents[2]
 BLOCKS = run_by("docs/interchange.md", __file__)
 CODE = [block.text for block in BLOCKS if block.language == "python"]
 COMMANDS = [
@@ -32,14 +30,8 @@ EXAMPLES = {
     "polars": ("import polars", "polars"), "lancedb": ("table.search(query)", "lancedb"),
     "langchain retriever": ("from langchain_core.retrievers", "langchain_core"),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet() -> Iterator[None]:
-    """Without telemetry: a library reads this when it is imported."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HAYSTACK_TELEMETRY_ENABLED", "false")
-        yield
+assert len(CODE) == len(EXAMPLES), "every example is tested"
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"  # read when it is imported
 
 
 def run_example(name: str, folder: Path) -> list[tuple[str, float, str]]:
@@ -62,36 +54,13 @@ def with_bundle(request, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def command(forking_python) -> Callable[..., str]:
-    """Run ``cse`` in a folder and return what it printed."""
-
-    def run(folder: Path, *words: str) -> str:
-        usual = {"PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
-        line = [forking_python, "-m", "cse", *words]
-        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=os.environ | usual)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def with_vectors(command, tmp_path_factory) -> Path:
+def with_vectors(tmp_path_factory) -> Path:
     """A folder after the page's commands."""
     folder = tmp_path_factory.mktemp("tools")
     write_bundle_of_words(folder / "data/bundle", [CARD, *CORPUS])
     (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in CORPUS), encoding="utf-8")
-    for words in COMMANDS:
-        command(folder, *words[1:], "--device", "cpu")
+    work(folder, *([*words[1:], "--device", "cpu"] for words in COMMANDS))
     return folder
-
-
-def test_every_example_is_tested():
-    assert {block.language for block in BLOCKS} == {"python", "sh"}
-    assert len(CODE) == len(EXAMPLES)
-    for part, _ in EXAMPLES.values():
-        assert sum(part in code for code in CODE) == 1, part
-    assert [command[:2] for command in COMMANDS] == [["cse", "index"]]
 
 
 @pytest.mark.slow
@@ -118,10 +87,10 @@ def test_a_tool_finds_the_nearest_rows(name, with_vectors):
 
 
 @pytest.mark.slow
-def test_a_retriever_finds_what_cse_search_finds(command, with_vectors):
+def test_a_retriever_finds_what_cse_search_finds(cse, with_vectors, monkeypatch):
     found = run_example("langchain retriever", with_vectors)
-    answer = command(with_vectors, "search", "data/vectors", CARD, "-k", "3", "--json")
-    hits = json.loads(answer)["hits"]
+    monkeypatch.chdir(with_vectors)
+    hits = json.loads(cse("search", "data/vectors", CARD, "-k", "3", "--json").out)["hits"]
     assert hits[0]["text"] == COME, "it shares two words: my, card"
     assert [(int(row), text) for row, _, text in found] == [(hit["id"], hit["text"]) for hit in hits]
     np.testing.assert_allclose([score for _, score, _ in found], [hit["score"] for hit in hits], atol=1e-5)

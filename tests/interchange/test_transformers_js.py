@@ -15,8 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
-from tokenizers.models import BPE, WordPiece
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer, pre_tokenizers, processors
 
 from cse.interchange import transformers_js
 from cse.interchange.card import Measures, card_of, make_card
@@ -24,6 +23,7 @@ from cse.interchange.model_folder import open_folder
 from cse.interchange.transformers_js import export_folder
 from cse.runtime.encode import unit_rows
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.cli.workspace import work
 from tests.export.exports import bundle_of
 from tests.export.systems import SENTENCES, make_encoder
 from tests.pages.blocks import run_by
@@ -32,8 +32,8 @@ from tests.runtime import conftest as tiny
 from tests.tiny import DECLARED, WORDS, make_backbone_folder
 
 COMMAND, SCRIPT = (block.text for block in run_by("docs/interchange.md", __file__))
-OTHERS = ["Café?", "the 猫 sleeps", "a 😀 dog. 🎉", "[SEP] a [MASK]"]
-TEXTS = [*SENTENCES, *OTHERS, *(f"{'cat ' * count}dog" for count in range(20, 40))]  # around where texts are cut
+TEXTS = [*SENTENCES, "Café?", "the 猫 sleeps", "a 😀 dog. 🎉", "[SEP] a [MASK]"]
+TEXTS += [f"{'cat ' * count}dog" for count in range(20, 40)]  # around where texts are cut
 
 
 @pytest.fixture
@@ -95,11 +95,7 @@ def test_what_a_browser_cannot_take_is_refused(cse, simple, tmp_path, monkeypatc
         return line
 
     to = ("--out", "out")
-    assert "data/bundle: no bundle here" in refused(*to)
     assert "--classifier: transformers.js reads none" in refused("bundle", *to, "--classifier", "bundle")
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs/page.html").touch()
-    assert "theirs: holds files that cse did not put there" in refused("bundle", "--out", "theirs")
     tiny.write_bundle(tmp_path / "whitespace")
     assert "its tokenizer has Whitespace, which splits otherwise there" in refused("whitespace", *to)
     words = tiny.make_tokenizer()
@@ -135,43 +131,39 @@ ENCODE = """async ([name, pooling, texts]) => {
 
 
 def with_words(folder: Path) -> Path:
-    """Give a tiny BERT a tokenizer that most models have: of words in pieces."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*special, *WORDS, *ascii_lowercase[1:], *(f"##{letter}" for letter in ascii_lowercase), "?"]
-    vocabulary = {piece: place for place, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in special])
+    """A tiny BERT with the tokenizer that most models have: of words in pieces."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *ascii_lowercase[1:], "?"]
+    pieces += [f"##{letter}" for letter in ascii_lowercase]
+    tokenizer = BertWordPieceTokenizer({piece: place for place, piece in enumerate(pieces)})
     make_backbone_folder(folder, "bert", vocab_size=128, max_length=DECLARED)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
 def with_bytes(folder: Path) -> Path:
-    """Give a tiny RoBERTa its usual tokenizer: of bytes that are merged, with no unknown word."""
+    """A tiny RoBERTa with its usual tokenizer: of bytes that are merged, with no unknown word."""
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġc", "at", "Ġcat"]
     vocabulary = {piece: place for place, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(BPE(vocabulary, [("Ġ", "c"), ("a", "t"), ("Ġc", "at")]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = ByteLevelBPETokenizer(vocabulary, [("Ġ", "c"), ("a", "t"), ("Ġc", "at")])
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in special])
+    tokenizer.add_special_tokens(special)
     make_backbone_folder(folder, "roberta", vocab_size=len(pieces))
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory) -> dict[str, Path]:
-    """Bundles with prompts, of both ways in which most models split words."""
-    root = tmp_path_factory.mktemp("bundles")
+def models(tmp_path_factory) -> Path:
+    """Bundles with prompts, of both ways in which most models split words, and their folders, one by the command."""
+    root = tmp_path_factory.mktemp("models")
     words, letters = (backbone_of(make(root / make.__name__)) for make in (with_words, with_bytes))
-    bundle_of(make_encoder(words, "key_value", pooler="mean"), root / "tickets")
+    bundle_of(make_encoder(words, "key_value", pooler="mean"), root / "data/bundle")
     bundle_of(make_encoder(letters, "hidden_state", pooler="last", mlp="always"), root / "bytes")
-    return {name: root / name for name in ("tickets", "bytes")}
+    work(root, shlex.split(COMMAND)[1:])
+    shutil.copytree(root / "data/browser", root / "models/tickets")
+    export_folder(str(root / "bytes"), root / "models/bytes", tolerance=1e-5)
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -189,35 +181,14 @@ def packages(tmp_path_factory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def models(cse, bundles, tmp_path, monkeypatch) -> Path:
-    """The folders of both bundles, the first by the page's command."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(bundles["tickets"], "data/bundle")
-    done = cse(*shlex.split(COMMAND)[1:])
-    assert done.code == 0, done.err
-    shutil.copytree("data/browser", "models/tickets")
-    export_folder(str(bundles["bytes"]), Path("models/bytes"), tolerance=1e-5)
-    return tmp_path / "models"
-
-
-@pytest.fixture
 def address(models, packages) -> Iterator[str]:
     """A site on loopback: the page's script, the models, the library and its WebAssembly."""
     keep = "Object.assign(window, {pipeline, found: vectors.tolist()});"
-    (models.parent / "index.html").write_text(f'{HEAD}<script type="module">{SCRIPT}{keep}</script>')
-
-    class Site(SimpleHTTPRequestHandler):
-        def translate_path(self, path: str) -> str:
-            if path == "/transformers.js":
-                return str(packages / "@huggingface/transformers/dist/transformers.min.js")
-            if path.startswith("/ort/"):
-                return str(packages / "onnxruntime-web/dist" / Path(path).name)
-            return super().translate_path(path)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=models.parent)) as server:
+    (models / "index.html").write_text(f'{HEAD}<script type="module">{SCRIPT}{keep}</script>')
+    (models / "transformers.js").symlink_to(packages / "@huggingface/transformers/dist/transformers.min.js")
+    (models / "ort").symlink_to(packages / "onnxruntime-web/dist")
+    handler = partial(SimpleHTTPRequestHandler, directory=models)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
@@ -227,7 +198,7 @@ CASES = [("tickets", "cls"), ("tickets", "mean"), ("bytes", "last_token")]
 
 
 @pytest.mark.slow
-def test_chromium_gives_the_vectors_of_the_bundle(bundles, address):
+def test_chromium_gives_the_vectors_of_the_bundle(models, address):
     playwright = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("needs Chromium")
@@ -248,6 +219,7 @@ def test_chromium_gives_the_vectors_of_the_bundle(bundles, address):
         ("tickets", questions, shown),
         *((name, TEXTS, each) for (name, _), each in zip(CASES, found, strict=True)),
     ):
-        expected = OnnxEncoder(bundles[name], provider="cpu").encode(texts, normalize=True)
+        bundle = {"tickets": models / "data/bundle", "bytes": models / "bytes"}[name]
+        expected = OnnxEncoder(bundle, provider="cpu").encode(texts, normalize=True)
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert said == ["[Array(32), Array(32)]"], "a warning, or a request to another host"

@@ -17,8 +17,9 @@ DIMENSION, MAX_LENGTH, PAD = 8, 6, 0
 BAD = WORDS.index("bad")
 
 
-def make_tokenizer():
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
+def make_tokenizer(more=()):
+    words = dict.fromkeys([*WORDS, *more])
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -65,19 +66,14 @@ def write_model(path, table=None):
     onnx.save(model, str(path))
 
 
-def domain_facts(**changes):
-    """The facts of the domain in the graph."""
-    facts = {"name": "model", "backbone": "", "pooler": "mean", "normalize": True, "position_shift": 0}
-    facts |= {"max_length": MAX_LENGTH, "width": DIMENSION, "words": 0, "hashes": {}}
-    return DomainFacts(DOMAIN_FORMAT, **(facts | changes))
-
-
 def write_bundle(folder, tokenizer=None, *, table=None, metrics=None, **changes):
     """A bundle of texts of at most six tokens."""
     folder.mkdir(parents=True)
     write_model(folder / MODEL, table)
     (tokenizer or make_tokenizer()).save(str(folder / TOKENIZER))
-    domain = domain_facts(**changes)
+    facts = {"name": "model", "backbone": "", "pooler": "mean", "normalize": True, "position_shift": 0, "words": 0}
+    facts |= {"max_length": MAX_LENGTH, "width": DIMENSION, "hashes": {}}
+    domain = DomainFacts(DOMAIN_FORMAT, **(facts | changes))
     Manifest(FORMAT, PAD, domain, Shape("", 0, 0, 0, DIMENSION, 0, 0), metrics=metrics or {}).write(folder)
     return folder
 
@@ -85,14 +81,9 @@ def write_bundle(folder, tokenizer=None, *, table=None, metrics=None, **changes)
 def write_bundle_of_words(folder, sentences, **fields):
     """A bundle that knows the words of the sentences: no two of them have the same vector."""
     split = pre_tokenizers.Whitespace()
-    tokenizer = make_tokenizer()
-    vocabulary = tokenizer.get_vocab()
-    for word in sorted({word for text in sentences for word, _ in split.pre_tokenize_str(text)}):
-        vocabulary.setdefault(word, len(vocabulary))
-    larger = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    larger.pre_tokenizer, larger.post_processor = split, tokenizer.post_processor
-    vectors = np.random.default_rng(1).normal(size=(len(vocabulary), DIMENSION)).astype(np.float32)
-    return write_bundle(folder, larger, table=vectors, max_length=16, **fields)
+    tokenizer = make_tokenizer(sorted({word for text in sentences for word, _ in split.pre_tokenize_str(text)}))
+    vectors = np.random.default_rng(1).normal(size=(tokenizer.get_vocab_size(), DIMENSION)).astype(np.float32)
+    return write_bundle(folder, tokenizer, table=vectors, max_length=16, **fields)
 
 
 def edit(folder, **changes):

@@ -80,11 +80,11 @@ def test_a_manifest_that_is_no_json_object_is_one_line(bundle, text):
 
 
 FACTS = ClassifierFacts(["a", "b", "c"], names=True, rows=9, accuracy=0.9, threshold=0.6, false_alarms=0.05)
-OURS = Classifier(FACTS, np.eye(3, 5, dtype=np.float32) * 4, np.array([0, 0, 1], np.float32))
 
 
 def test_it_comes_back_as_it_was_and_tells_the_unknown(tmp_path):
-    OURS.write(tmp_path)
+    ours = Classifier(FACTS, np.eye(3, 5, dtype=np.float32) * 4, np.array([0, 0, 1], np.float32))
+    ours.write(tmp_path)
     found = read_classifier(tmp_path, 5)
     assert found.facts == FACTS
     near, between = np.eye(2, 5, dtype=np.float32)[0], np.full(5, 0.2, np.float32)

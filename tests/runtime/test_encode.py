@@ -125,24 +125,14 @@ def test_similarity_equals_a_float64_reference_and_shapes_must_match():
         assert re.search(r"do not match|^similarity: ", refusal(cosine_similarity, np.ones((2, 4)), wrong))
 
 
-MORE = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
-
-
-def reference(sentences):
-    tokenizer = make_tokenizer()
-    tokenizer.enable_truncation(MAX_LENGTH)
-    rows = [np.array([tokenizer.encode(text).ids]) for text in sentences]
-    vectors = np.concatenate([masked_mean(ids, np.ones_like(ids)) for ids in rows])
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_embeddings_equal_numpy_on_any_number_of_threads(bundle, threads):
     encoder = OnnxEncoder(bundle, provider="cpu", threads=threads)
     assert (encoder.dimension, encoder.max_length, encoder.provider) == (DIMENSION, MAX_LENGTH, "cpu")
-    assert len(MORE) >= 4 * threads, "enough rows to be shared out"
-    np.testing.assert_allclose(encoder.encode(MORE, batch_size=2), reference(MORE), atol=1e-6)
-    np.testing.assert_allclose(encoder.encode(MORE[:3]), reference(MORE[:3]), atol=1e-6)
+    texts = [f"{text} {word}" for text in SENTENCES for word in WORDS[4:8]]
+    assert len(texts) >= 4 * threads, "enough rows to be shared out"
+    np.testing.assert_allclose(encoder.encode(texts, batch_size=2), encode(texts, normalize=True), atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(texts[:3]), encode(texts[:3], normalize=True), atol=1e-6)
     assert bool(encoder._one_core) == (threads > 1), "the second session is opened only when it is used"
 
 
@@ -183,23 +173,19 @@ def test_a_file_that_is_no_tokenizer_and_a_broken_graph_are_named_without_noise(
     assert capfd.readouterr() == ("", "")
 
 
-def test_auto_falls_back_in_one_line_and_cuda_fails_in_one(bundle, monkeypatch, capfd):
-    reason = "no NVIDIA driver: libcuda.so.1 does not load"
+def test_a_gpu_that_does_not_attach_is_reported_in_one_line_without_noise(bundle, monkeypatch, capfd):
+    """There is no driver; or there is, but its CUDA provider does not attach, and onnxruntime falls back silently."""
+    reason, absent = "no NVIDIA driver: libcuda.so.1 does not load", bool(no_cuda_reason())
     monkeypatch.setattr(session, "no_cuda_reason", lambda: reason)
     attached = open_graph(bundle / MODEL, "auto", 2)
     assert (attached.provider, attached.note) == ("cpu", f"running on cpu ({reason}; 2 threads)")
     message = refusal(open_graph, bundle / MODEL, "cuda")
     assert re.search(r"^provider cuda did not attach: .*set provider: cpu$", message) and reason in message
-    assert capfd.readouterr() == ("", ""), "onnxruntime must not print its own errors"
-
-
-def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, monkeypatch, capfd):
-    """The driver is there, but the CUDA provider does not attach: onnxruntime falls back without an exception."""
-    monkeypatch.setattr(session, "_CUDA", "CUDAExecutionProvider" if no_cuda_reason() else "NoSuchExecutionProvider")
+    monkeypatch.setattr(session, "_CUDA", "CUDAExecutionProvider" if absent else "NoSuchExecutionProvider")
     monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
     assert "could not load its CUDA libraries" in refusal(open_graph, bundle / MODEL, "cuda")
     assert open_graph(bundle / MODEL, "auto").provider == "cpu"
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", ""), "onnxruntime must not print its own errors"
 
 
 @pytest.mark.parametrize(("choice", "expected"), [({}, "0"), ({"tf32": True}, "1")])

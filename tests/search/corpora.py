@@ -1,5 +1,6 @@
 """Corpora, and what a table holds of them, for the tests of `cse index`."""
 
+import json
 import random
 from pathlib import Path
 
@@ -34,3 +35,10 @@ def read_vectors(folder: Path | str) -> tuple[list, np.ndarray, list[str]]:
     table = rows_of(folder)
     vectors = np.array(table["embedding"].to_pylist(), np.float32)
     return table["id"].to_pylist(), vectors, table["text"].to_pylist()
+
+
+def answers(cse, folder: Path | str, *arguments: object) -> list[dict]:
+    """What `cse search` finds for each query."""
+    done = cse("search", folder, *arguments, "--json", "--device", "cpu")
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]

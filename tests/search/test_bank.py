@@ -1,4 +1,6 @@
-"""`cse index` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes."""
+"""`cse index` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes; and
+with a query side, which may change, come and go without touching the index: that belongs to the document side.
+"""
 
 import json
 import shutil
@@ -16,9 +18,14 @@ from cse.search import index as module
 from cse.search.model import open_encoder
 from cse.search.rows import Maker
 from cse.search.table import open_table
+from tests.cli.workspace import contents
 from tests.export.banks import make_encoder
+from tests.export.exports import bundle_of
+from tests.parts import backbone_of
 from tests.rows import write_lines, write_table
-from tests.search.corpora import read_vectors, sentences
+from tests.search.corpora import answers, read_vectors, sentences
+from tests.sides import PARTS, query_side
+from tests.tiny import WORDS
 
 KINDS = {"billing": "hidden", "outage": "own-cls", "plain": "bare"}  # see tests.export.banks
 TYPICAL = {"billing": ["the cat", "a mat"], "outage": ["red bird", "old river"]}  # what `auto` knows them by
@@ -76,18 +83,6 @@ def expected(bank, domain, texts=TEXTS):
     return OnnxEncoder(bank, provider="cpu", threads=1).encode(texts, domain=domain)
 
 
-def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank):
-    names = [*NAMES[:-1], "auto"]
-    path = write_named(tmp_path / "a.parquet", names)
-    done = run(path, tmp_path / "vectors", bank, "--domain-column", "queue")
-    assert done.code == 0, done.err
-    ids, vectors, texts = read_vectors(tmp_path / "vectors")
-    assert (ids, texts) == (list(range(len(TEXTS))), TEXTS)
-    assert len(set(names[:10])) == len(KINDS), "a shard mixes all domains"
-    np.testing.assert_allclose(vectors, expected(bank, names), atol=1e-5)
-    assert np.abs(vectors - expected(bank, [*names[1:], "plain"])).max() > 0.01
-
-
 @pytest.mark.parametrize("how", ["auto", "column"])
 def test_a_stopped_run_goes_on_unless_its_domain_was_replaced(
     run, corpus, table, tmp_path, bank, tiny_folders, monkeypatch, how
@@ -118,20 +113,9 @@ def test_a_stopped_run_goes_on_unless_its_domain_was_replaced(
     np.testing.assert_allclose(read_vectors(out)[1], expected(bank, names), atol=1e-5)
 
 
-def test_a_domain_replaced_before_the_model_is_open(run, table, tmp_path, bank, tiny_folders, monkeypatch):
-    def late(*made_of):
-        put_domain(bank, tiny_folders["bert"], "outage", 7)
-        return Maker(*made_of)
-
-    monkeypatch.setattr(module, "Maker", late)
-    done = run(table, tmp_path / "vectors", bank, "--domain-column", "queue")
-    assert f"{bank}: domain outage was replaced since this run began; run the command again" in done.err
-    assert len(read_vectors(tmp_path / "vectors")[0]) == 0
-    assert run(table, tmp_path / "one", f"{bank}:outage").code == 0  # found as it is now
-
-
-def test_a_run_keeps_the_domains_that_it_started_with(run, table, tmp_path, bank, tiny_folders, monkeypatch):
-    before, prepare = expected(bank, NAMES), Maker.prepare
+def test_a_run_keeps_the_domains_that_it_started_with(run, tmp_path, bank, tiny_folders, monkeypatch):
+    names = [*NAMES[:-1], "auto"]
+    before, prepare = expected(bank, names), Maker.prepare
 
     def prepare_late(self, documents):
         put_domain(bank, tiny_folders["bert"], "billing", 7 + documents[0].id)
@@ -139,10 +123,12 @@ def test_a_run_keeps_the_domains_that_it_started_with(run, table, tmp_path, bank
         return prepare(self, documents)
 
     monkeypatch.setattr(Maker, "prepare", prepare_late)
-    assert run(table, tmp_path / "vectors", bank, "--domain-column", "queue").code == 0
-    _, vectors, _ = read_vectors(tmp_path / "vectors")
+    path = write_named(tmp_path / "a.parquet", names)
+    assert run(path, tmp_path / "vectors", bank, "--domain-column", "queue").code == 0
+    ids, vectors, texts = read_vectors(tmp_path / "vectors")
+    assert (ids, texts) == (list(range(len(TEXTS))), TEXTS)
     np.testing.assert_allclose(vectors, before, atol=1e-5)
-    assert np.abs(before[10:] - expected(bank, NAMES)[10:]).max() > 0.01
+    assert np.abs(before[10:] - expected(bank, names)[10:]).max() > 0.01
 
 
 def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path, bank, bundle, monkeypatch):
@@ -170,9 +156,8 @@ def nearest(cse, folder, query, bank, domain, *options):
     _, vectors, _ = read_vectors(folder)
     asked = expected(bank, domain, query)
     wanted = np.sort(vectors[:, : len(asked)] @ asked)[::-1][:5]
-    done = cse("search", folder, query, "-k", 5, "--json", "--device", "cpu", "--mode", "vectors", *options)
-    assert done.code == 0, done.err
-    found = [hit["cosine"] for hit in json.loads(done.out)["hits"]]
+    (answer,) = answers(cse, folder, query, "-k", 5, "--mode", "vectors", *options)
+    found = [hit["cosine"] for hit in answer["hits"]]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
@@ -217,3 +202,88 @@ def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, table, tmp_pat
     for other in refused:
         line = cse("search", out, query, "--model", f"{moved}:{other}").refused()
         assert line.startswith(f"{moved}:{other}: not the model that made {out}")
+
+
+# ---- query sides -----------------------------------------------------------------------------------------------------
+
+SAID = [" ".join(WORDS[start : start + 1 + start % 4]) for start in range(30)]
+QUERIES = ["two small birds", "the cat sits on the mat"]
+
+
+@pytest.fixture(scope="module")
+def models(tiny_folders, empty_banks, tmp_path_factory):
+    """Bundles of one backbone: bare, with three query sides, trained on both sides; and a bank of these."""
+    root, folder = tmp_path_factory.mktemp("models"), tiny_folders["bert"]
+    backbone = backbone_of(folder)
+    encoders = {
+        "bare": SentenceEncoder(backbone),
+        "mapped": query_side(backbone, **PARTS["map"]),
+        "prompted": query_side(backbone, **PARTS["prompt"]),
+        "later": query_side(backbone, **PARTS["prompt"], seed=5),
+        "both": make_encoder(folder, "plain"),
+    }
+    bank = shutil.copytree(empty_banks("bert"), root / "bank")
+    for name, encoder in encoders.items():
+        bundle_of(encoder, root / name)
+        add_domain(bank, make_domain(encoder, name))
+    return root
+
+
+@pytest.fixture
+def indexed(index, tmp_path):
+    """Index the texts with a model."""
+    corpus = write_lines(tmp_path / "corpus.txt", SAID)
+
+    def run(model, *options, out=None):
+        out = out or tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
+        done = index(corpus, out, model, *options)
+        return done if done.code else out
+
+    return run
+
+
+@pytest.mark.parametrize("made_by", ["bare", "prompted", "bank:mapped"])
+def test_any_query_side_searches_any_index_and_changes_nothing(cse, indexed, models, made_by):
+    out = indexed(models / made_by)
+    bare = OnnxEncoder(models / "bare", provider="cpu").encode(SAID)
+    np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
+    before = contents(out)
+    sides = ["mapped", "prompted", "bank:mapped", "bank:later"]
+    for side in [*sides, *([None] if made_by == "bank:mapped" else [])]:  # without a name that of then
+        named = ("--model", models / side) if side else ()
+        found = answers(cse, out, *QUERIES, "--mode", "vectors", "-k", 30, *named)
+        side = side or made_by
+        assert indexed(models / side, out=out) == out, "another run, whatever is shipped now, embeds nothing again"
+        queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
+        for answer, expected in zip(found, queries @ bare.T, strict=True):
+            cosines = {hit["id"]: hit["cosine"] for hit in answer["hits"]}
+            assert cosines == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
+    assert contents(out) == before
+
+
+def test_rows_are_no_queries_and_what_was_trained_on_both_sides_is_another_model(cse, indexed, models):
+    for model in ("prompted", "bank:prompted"):
+        assert indexed(models / model, "--role", "query").refused() == (
+            f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an "
+            "index holds what the bare backbone makes, so index without --role, or with --role passage"
+        )
+    for made_by, others in (("both", ("bare", "prompted", "bank:prompted")), ("bare", ("bank:both",))):
+        out = indexed(models / made_by)
+        for model in others:
+            found = cse("search", out, QUERIES[0], "--model", models / model)
+            assert "not the model that made" in found.refused()
+
+
+def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = write_lines(tmp_path / "corpus.txt", SAID[:3])
+    exported = []
+    for family in ("bert", "bert", "roberta"):
+        (tmp_path / "params.yaml").write_text(f"backbone:\n  name: {tiny_folders[family]}\n")
+        done = cse("index", corpus, "--out", "table", "--device", "cpu", "--again")
+        assert done.code == 0, done.err
+        exported.append("exporting the bare backbone" in done.err)
+        bundle = json.loads((tmp_path / "data/bare/bundle.json").read_text())
+        assert bundle["backbone"]["name"] == str(tiny_folders[family])
+        assert bundle["parity"]["largest_difference"] < 1e-4
+    assert exported == [True, False, True]

@@ -21,7 +21,7 @@ from tests.data.tasks.files import write_beir
 from tests.parts import refusal
 from tests.rows import write_lines, write_objects
 from tests.runtime.conftest import write_bundle
-from tests.search.corpora import is_approximate, read_vectors, sentences
+from tests.search.corpora import answers, is_approximate, read_vectors, sentences
 
 QUERIES = ["the cat sat", "dog", "a mat"]
 ROWS = [
@@ -60,19 +60,13 @@ def table(make, tmp_path, bundle):
     return shutil.copytree(made, folder)
 
 
-def answers(cse, folder, *options, queries=QUERIES):
-    done = cse("search", folder, *queries, "--json", "--device", "cpu", *options)
-    assert done.code == 0, done.err
-    return [json.loads(line) for line in done.out.splitlines()]
-
-
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
 def test_vectors_find_what_numpy_finds_and_more_results_begin_with_the_same(cse, make, bundle, monkeypatch, kind):
     folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
     assert is_approximate(folder) == (kind == "approximate")
     unit = OnnxEncoder(bundle, provider="cpu").encode(QUERIES, normalize=True)
     expected = unit @ read_vectors(folder)[1].T
-    for number, answer in enumerate(answers(cse, folder, "--mode", "vectors", "-k", 5)):
+    for number, answer in enumerate(answers(cse, folder, *QUERIES, "--mode", "vectors", "-k", 5)):
         hits = answer["hits"]
         assert (answer["query"], answer["mode"]) == (QUERIES[number], "vectors")
         assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
@@ -99,7 +93,7 @@ def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):
     model = shutil.copytree(bundle, tmp_path / "model")
     folder = make(ROWS, "words", model=model)
     shutil.rmtree(model)
-    (answer,) = answers(cse, folder, "--mode", "words", "-k", 44, queries=["The dogs, MAT"])
+    (answer,) = answers(cse, folder, "The dogs, MAT", "--mode", "words", "-k", 44)
     expected = next(Words([row["text"] for row in ROWS]).scores(["The dogs, MAT"]))  # the words of measures
     assert [hit["bm25"] for hit in answer["hits"]] == pytest.approx(sorted(expected[expected > 0])[::-1], rel=1e-3)
     for hit in answer["hits"]:
@@ -127,13 +121,13 @@ def test_a_hybrid_search_ranks_as_measures_do(table, bundle, monkeypatch, query)
 
 @pytest.mark.parametrize("mode", module.MODES)
 def test_a_filter_leaves_rows_that_meet_it(cse, table, mode):
-    every, rows = answers(cse, table, "--mode", mode, "-k", 44), {row["id"]: row for row in ROWS}
+    every, rows = answers(cse, table, *QUERIES, "--mode", mode, "-k", 44), {row["id"]: row for row in ROWS}
     for condition, holds in (
         ("year >= 2010 AND queue = 'cards'", lambda row: row["year"] >= 2010 and row["queue"] == "cards"),
         ("`Was paid` AND queue != ');('", lambda row: row["Was paid"]),
         ("id IN ('k0', 'k1', 'k2') OR year < 1", lambda row: row["id"] in ("k0", "k1", "k2")),
     ):
-        left = answers(cse, table, "--mode", mode, "-k", 44, "--where", condition)
+        left = answers(cse, table, *QUERIES, "--mode", mode, "-k", 44, "--where", condition)
         for before, after in zip(every, left, strict=True):
             wanted = {hit["id"] for hit in before["hits"] if holds(rows[hit["id"]])}
             assert {hit["id"] for hit in after["hits"]} == wanted
@@ -157,18 +151,8 @@ def test_filters_that_are_none(cse, table):
         assert line.startswith(f"--where: {part!r} is not a condition: ") and ".rs:" not in line
 
 
-def test_a_search_under_way_sees_the_index_as_it_was(make, bundle):
-    folder = make(ROWS, "table")
-    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog zebra"], normalize=True)
-    there = open_table(str(folder))
-    before = {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES}
-    make([*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}], "table")
-    assert {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES} == before
-    assert "new" in {hit.id for hit in open_table(str(folder)).search(["zebra"], None, 5, "words")[0]}
-
-
 def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, table, monkeypatch):
-    before = answers(cse, table)
+    before = answers(cse, table, *QUERIES)
     news = [*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}]
 
     def killed(*_):
@@ -179,13 +163,13 @@ def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, 
         for name in ("table", "fresh"):
             with pytest.raises(AssertionError):
                 make(news, name, *KEPT)
-    assert answers(cse, table) == before
+    assert answers(cse, table, *QUERIES) == before
     line = cse("search", table.with_name("fresh"), "dog").refused()
     assert "the index is not finished or damaged; run `cse index` again" in line
     monkeypatch.setattr(index.Maker, "embed", killed)  # all was embedded
     for name in ("table", "fresh"):
         folder = make(news, name, *KEPT)
-        assert {hit["id"] for hit in answers(cse, folder, "--mode", "words", queries=["zebra"])[0]["hits"]} == {"new"}
+        assert {hit["id"] for hit in answers(cse, folder, "zebra", "--mode", "words")[0]["hits"]} == {"new"}
         assert len(open_table(str(folder))) == 40
 
 
@@ -201,7 +185,7 @@ def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, 
     ],
 )
 def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, damage, monkeypatch):
-    before = answers(cse, table)
+    before = answers(cse, table, *QUERIES)
     assert "files of the index are as they were written\n" in cse("index", "--out", table, "--verify").err
     file = sorted(table.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
     if damage is None:
@@ -212,7 +196,7 @@ def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, dama
     for command in (("search", table, "dog"), ("index", "--out", table, "--verify"), run):
         assert "--again" in cse(*command).refused(), command
     assert cse(*run, "--again", "--device", "cpu").code == 0
-    assert answers(cse, table) == before
+    assert answers(cse, table, *QUERIES) == before
     monkeypatch.setattr(module, "_AT_OPENING", 0)  # as if it were too large to check at opening
     (file,) = table.glob("index.lance/data/*")
     content = bytearray(file.read_bytes())
@@ -257,30 +241,7 @@ def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path, monkey
     assert said.endswith("the index was removed during the search; build it again (cse index)")
 
 
-def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_path):
-    documents = [{"_id": row["id"], "id": row["id"], "title": "", "text": row["text"] or "dog mat"} for row in ROWS]
-    queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)]
-    judged = {("q0", "k2"): 2, ("q0", "k9"): 1, ("q1", "k1"): 1, ("q2", "k30"): 1, ("q2", "k3"): 0}
-    grades = [(*pair, grade) for pair, grade in judged.items()]
-    task = write_beir(tmp_path / "task", corpus=documents, queries=queries, test=grades)
-    folder = tmp_path / "search"
-    assert cse("index", task, "--out", folder, "--model", bundle, "--device", "cpu").code == 0
-    scores = json.loads(cse("search", folder, "--task", task, "--json", "--device", "cpu").out)
-    assert list(scores) == ["hybrid", "vectors", "words"]
-    alone = cse("search", folder, "--task", task, "--json", "--mode", "words", "--model", "none").out
-    assert json.loads(alone) == {"words": scores["words"]}, "words need no model"
-    for mode, values in scores.items():
-        gains = []
-        for number, answer in enumerate(answers(cse, folder, "--mode", mode, "-k", 10)):
-            grades = {document: grade for (query, document), grade in judged.items() if query == f"q{number}"}
-            gain = sum(grades.get(hit["id"], 0) / np.log2(hit["rank"] + 1) for hit in answer["hits"])
-            ideal = sum(g / np.log2(n + 2) for n, g in enumerate(sorted(grades.values(), reverse=True)))
-            gains.append(gain / ideal)
-        assert values["nDCG@10"] == pytest.approx(100 * np.mean(gains)), mode
-    assert "9 documents, not the 44 of" in cse("search", make(documents[:9], "few"), "--task", task).refused()
-
-
-def test_evaluate_says_of_long_documents_what_a_search_of_their_passages_says(cse, bundle, tmp_path):
+def test_evaluate_says_of_long_documents_what_a_search_of_their_passages_says(cse, make, bundle, tmp_path):
     encoder, rng = OnnxEncoder(bundle, provider="cpu"), np.random.default_rng(9)  # no two documents are as near
     words = " ".join(sentences(60, seed=8)).split()
     texts = [" ".join(rng.choice(words, 9 * (n % 3) ** 2 + 3)) for n in range(15)]
@@ -299,3 +260,6 @@ def test_evaluate_says_of_long_documents_what_a_search_of_their_passages_says(cs
         assert found[name] == pytest.approx(scores[mode][NDCG], abs=1e-4), mode
     assert {name: found[name] for name in FOUND} == pytest.approx(scores["vectors"], abs=1e-4)
     assert 1 < scores["vectors"][NDCG] < 99
+    alone = cse("search", folder, "--task", task, "--json", "--mode", "words", "--model", "none").out
+    assert json.loads(alone) == {"words": scores["words"]}, "words need no model"
+    assert "9 documents, not the 15 of" in cse("search", make(documents[:9], "few"), "--task", task).refused()

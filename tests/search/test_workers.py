@@ -57,13 +57,6 @@ def kill_all(process, out, at):
     return rows_in(out)
 
 
-def same(one, other):
-    first, second = rows_of(one), rows_of(other)
-    assert first.drop_columns(["embedding"]).equals(second.drop_columns(["embedding"]))
-    vectors = [table["embedding"].combine_chunks().flatten().to_numpy() for table in (first, second)]
-    np.testing.assert_allclose(*vectors, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_killed_twice_it_goes_on_and_workers_make_the_same(bundle, tmp_path):
     corpus = write_lines(tmp_path / "corpus.txt", [f"{n} {text}" for n, text in enumerate(sentences(ROWS))])
@@ -82,7 +75,10 @@ def test_killed_twice_it_goes_on_and_workers_make_the_same(bundle, tmp_path):
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert f"{ROWS - second:,} new, 0 changed, 0 gone, {second:,} as they were\n" in said, "no row is embedded twice"
-    same(out, tmp_path / "straight")
+    first, second = (rows_of(one) for one in (out, tmp_path / "straight"))
+    assert first.drop_columns(["embedding"]).equals(second.drop_columns(["embedding"]))
+    vectors = [table["embedding"].combine_chunks().flatten().to_numpy() for table in (first, second)]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
 
 
 def test_workers_that_find_no_place():
