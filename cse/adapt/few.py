@@ -20,7 +20,7 @@ from cse.data.clean import text_key
 from cse.data.prepare import own_tasks
 from cse.data.tasks.kinds import LabelledTexts, of_kind
 from cse.errors import CseError
-from cse.evaluation.classifier import fit_classifier, names_of, rows_of
+from cse.evaluation.classifier import FOLDS, fit_classifier, names_of, rows_of
 from cse.evaluation.score import ACCURACY
 from cse.ledger import Ledger
 from cse.runtime.classifier import Classifier
@@ -101,7 +101,8 @@ def _known(
         )
         left = f", {alone:,} labels none" if alone else ""
         more = ": expect more than this" if facts.accuracy < 1 else ""
-        yield f"  each time its label has one text fewer than in the bundle{left}{more}"
+        fewer = "one text" if max(counts.values()) <= FOLDS else "a fifth of its texts, or one,"
+        yield f"  each time its label has {fewer} fewer than in the bundle{left}{more}"
     yield f"to know more: {4 * counts.total():,} texts halve the interval; from 6 of a label on, models are trained"
 
 

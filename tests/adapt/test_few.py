@@ -119,6 +119,21 @@ class Points:
         return unit_rows(np.array([self.vectors.get(text, [0.0, 0.0, 1.0]) for text in texts], np.float32))
 
 
+def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path):
+    blank = [("", "house"), ("   ", "house"), ("N/A", "red cat"), ("a house", ""), ("", "")]
+    found = look([], labels=write_table(tmp_path / "few.csv", COLUMNS, [*table(3), *blank]))
+    assert found.few.reference == [text for text, _ in table(3)]
+    assert found.told.endswith("3 a label in the median; rows without a text or a label: 4 of 13")
+
+
+def test_the_screen_says_how_much_a_label_lacked(cse, place):
+    rows = [*table(3), *((f"house {number}", "house") for number in range(3))]
+    write_table(place / "few.csv", COLUMNS, rows)
+    assert (
+        "its label has a fifth of its texts, or one, fewer" in cse("adapt", "--labels", "few.csv", "--out", "out").out
+    )
+
+
 @pytest.mark.parametrize(("use", "kind", "ships"), [(CLASSIFY, LABELS, BARE), (CLASSIFY, FEW_ROWS, BARE),
                                                      (SEARCH, LABELS, HEAD), (SEARCH, FEW_ROWS, HEAD)])  # fmt: skip
 def test_a_head_that_raises_map_and_lowers_accuracy_ships_for_search_alone(tmp_path, monkeypatch, use, kind, ships):
