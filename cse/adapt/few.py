@@ -53,6 +53,8 @@ def classify_few(
     seen = {text_key(text) for task in measured for text in task.test}
     rows = [*zip(labelled.reference, labelled.reference_label, strict=True)]
     texts, known = ([row[side] for row in rows if text_key(row[0]) not in seen] for side in (0, 1))
+    if left := len(rows) - len(texts):
+        say(f"left out: {left:,} of {len(rows):,} texts, since they are test texts")
     labelled = replace(labelled, reference=texts, reference_label=known, names=names)
     settings, chose = choose_backbone(settings, rivals, labelled, ACCURACY, ledger)
     plain = settings_with(settings, {"export.precision": "fp32"})  # so few texts judge no other

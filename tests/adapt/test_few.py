@@ -59,6 +59,7 @@ def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse,
     write_table(place / "few/test.csv", COLUMNS, test)
     write_table(place / "few/train.csv", COLUMNS, table(2))
     done = cse("adapt", "--labels", "few", "--out", "out")
+    assert "left out: 3 of 6 texts, since they are test texts" in done.err
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
     assert f"few accuracy {share(right, 6)}: of 6 test texts" in done.out, done.err
