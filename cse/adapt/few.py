@@ -20,7 +20,7 @@ from cse.data.clean import text_key
 from cse.data.prepare import own_tasks
 from cse.data.tasks.kinds import LabelledTexts, of_kind
 from cse.errors import CseError
-from cse.evaluation.classifier import fit_classifier, names_of, rows_of
+from cse.evaluation.classifier import FOLDS, fit_classifier, names_of, rows_of
 from cse.evaluation.score import ACCURACY
 from cse.ledger import Ledger
 from cse.runtime.classifier import Classifier
@@ -53,6 +53,8 @@ def classify_few(
     seen = {text_key(text) for task in measured for text in task.test}
     rows = [*zip(labelled.reference, labelled.reference_label, strict=True)]
     texts, known = ([row[side] for row in rows if text_key(row[0]) not in seen] for side in (0, 1))
+    if left := len(rows) - len(texts):
+        say(f"left out: {left:,} of {len(rows):,} texts, since they are test texts")
     labelled = replace(labelled, reference=texts, reference_label=known, names=names)
     settings, chose = choose_backbone(settings, rivals, labelled, ACCURACY, ledger)
     plain = settings_with(settings, {"export.precision": "fp32"})  # so few texts judge no other
@@ -101,7 +103,8 @@ def _known(
         )
         left = f", {alone:,} labels none" if alone else ""
         more = ": expect more than this" if facts.accuracy < 1 else ""
-        yield f"  each time its label has one text fewer than in the bundle{left}{more}"
+        fewer = "one text" if max(counts.values()) <= FOLDS else "a fifth of its texts, or one,"
+        yield f"  each time its label has {fewer} fewer than in the bundle{left}{more}"
     more = f"from {TO_TRAIN if measured else TO_TRAIN_AND_MEASURE} of a label on, models are trained"
     yield f"to know more: {4 * counts.total():,} texts halve the interval; {more}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.adapt.ladder import DOCUMENTS, LABELS, TEXT
-from cse.data.checks import check_column, headless, listed
+from cse.data.checks import check_column, headless, is_blank, listed
 from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, language_of, read_documents
 from cse.data.prepare import given_path
@@ -437,8 +437,9 @@ def _names_alone(file: Path, reading: Reading, sources: Sequence[Path]) -> list[
 
 
 def _of_one_label(file: Path, reading: Reading) -> tuple[LabelledTexts, str]:
-    """Return the texts of one label, and in words how many have several, if any; refuse what leaves nothing to tell."""
-    known = [(row.label, row.texts[0]) for row in reading.rows(file, "categories") if row.label and row.texts[0]]
+    """Return the texts of one label, and in words what is left out, if anything; refuse what leaves nothing to tell."""
+    every = [(row.label, row.texts[0]) for row in reading.rows(file, "categories") if row.label or row.texts[0]]
+    known = [(label, text) for label, text in every if label and text and not is_blank(text)]
     counts = Counter(label for label, _ in known)
     if len(counts) < 2:
         found = f"all texts have the label {next(iter(counts))[:40]!r}" if counts else "no text has a label"
@@ -457,4 +458,6 @@ def _of_one_label(file: Path, reading: Reading) -> tuple[LabelledTexts, str]:
         raise CseError(f"{file}: each of the {several:,} texts has two labels or more; give each text one label")
     labels, texts = zip(*(one for each in of.values() if len(each) == 1 for one in each.items()), strict=True)
     told = f"; texts with two labels or more: {several:,} of {len(of):,}" if several else ""
+    if len(known) < len(every):
+        told += f"; rows without a text or a label: {len(every) - len(known):,} of {len(every):,}"
     return LabelledTexts(file.stem, [*texts], [*labels], [], []), told

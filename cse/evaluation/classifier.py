@@ -27,7 +27,8 @@ FALSE_ALARMS = 0.05  # share of texts with a label that the threshold calls unkn
 _ENOUGH = 30  # rows of a label, in the median, to which its name has nothing to add
 _BY_CHANCE = 0.05  # names are rows if chance would tell as many rows this rarely
 _MOST = 20_000  # rows of a regression
-_FOLDS, _BINS, _ROWS_OF_A_BIN = 5, 15, 20
+FOLDS = 5  # over which a label's rows are spread
+_BINS, _ROWS_OF_A_BIN = 15, 20
 _LOG_TEMPERATURES = (-7.0, 3.0)
 _UNCALIBRATED = 0.05  # temperature of cosines where no row says a better one
 _LEAST = 1e-12  # probability
@@ -191,7 +192,7 @@ def _told_by_others(rows: _Rows, named: _Rows, labels: int) -> tuple[NDArray[np.
     order = np.lexsort((np.random.default_rng(0).permutation(len(rows.label)), rows.label))
     first = np.searchsorted(rows.label[order], rows.label[order])  # of the label's rows
     fold = np.empty(len(order), np.int64)
-    fold[order] = (np.arange(len(order)) - first) % _FOLDS  # so each fit lacks a like share of every label
+    fold[order] = (np.arange(len(order)) - first) % FOLDS  # so each fit lacks a like share of every label
     found, scales = np.empty((len(order), labels)), []
     for number in range(int(fold.max()) + 1):
         inside = fold == number

@@ -59,6 +59,7 @@ def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse,
     write_table(place / "few/test.csv", COLUMNS, test)
     write_table(place / "few/train.csv", COLUMNS, table(2))
     done = cse("adapt", "--labels", "few", "--out", "out")
+    assert "left out: 3 of 6 texts, since they are test texts" in done.err
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
     assert f"few accuracy {share(right, 6)}: of 6 test texts" in done.out, done.err
@@ -115,6 +116,21 @@ class Points:
 
     def encode(self, texts, **_):
         return unit_rows(np.array([self.vectors.get(text, [0.0, 0.0, 1.0]) for text in texts], np.float32))
+
+
+def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path):
+    blank = [("", "house"), ("   ", "house"), ("N/A", "red cat"), ("a house", ""), ("", "")]
+    found = look([], labels=write_table(tmp_path / "few.csv", COLUMNS, [*table(3), *blank]))
+    assert found.few.reference == [text for text, _ in table(3)]
+    assert found.told.endswith("3 a label in the median; rows without a text or a label: 4 of 13")
+
+
+def test_the_screen_says_how_much_a_label_lacked(cse, place):
+    rows = [*table(3), *((f"house {number}", "house") for number in range(3))]
+    write_table(place / "few.csv", COLUMNS, rows)
+    assert (
+        "its label has a fifth of its texts, or one, fewer" in cse("adapt", "--labels", "few.csv", "--out", "out").out
+    )
 
 
 @pytest.mark.parametrize(("use", "kind", "ships"), [(CLASSIFY, LABELS, BARE), (CLASSIFY, FEW_ROWS, BARE),

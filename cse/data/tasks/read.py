@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cse.data.checks import check_column, column_hint, listed, no_rows, read_text
+from cse.data.clean import text_key
 from cse.data.read import (
     TABLES,
     TableFile,
@@ -250,18 +251,20 @@ def _read_triplets(table: TableFile, name: str, columns: Columns) -> Triplets:
 def _read_halves(table: TableFile, name: str, columns: Sequence[str] | None) -> LabelledTexts:
     """Read labelled texts from one file; half of each label's rows are reference rows, the others test rows.
 
-    The draw depends on nothing but the number of a label's rows; an odd one is a test row.
+    The draw depends on nothing but the number of a label's texts; an odd one is a test row. Copies of a text are all in
+    one half, or the other would know them.
     """
     rows, path = _labelled(table, columns), table.shown
-    by_label: dict[str, list[int]] = {}
-    for place, (_, _, label) in enumerate(rows):
-        by_label.setdefault(label, []).append(place)
+    by_label: dict[str, dict[bytes, list[int]]] = {}
+    for place, (_, text, label) in enumerate(rows):
+        by_label.setdefault(label, {}).setdefault(text_key(text), []).append(place)
     reference: set[int] = set()
-    for label, places in by_label.items():
-        if len(places) == 1:
-            line = rows[places[0]][0]
+    for label, texts in by_label.items():
+        if len(texts) == 1:
+            line = rows[next(iter(texts.values()))[0]][0]
             raise CseError(f"{path}:{line}: the only text with the label {label[:40]!r}; add another or remove it")
-        reference.update(Random(f"cse labelled texts {_SEED}").sample(places, len(places) // 2))
+        drawn = Random(f"cse labelled texts {_SEED}").sample([*texts.values()], len(texts) // 2)
+        reference.update(place for copies in drawn for place in copies)
     test = [row for place, row in enumerate(rows) if place not in reference]
     return _labelled_texts(path, name, [rows[place] for place in sorted(reference)], test, HALVES)
 

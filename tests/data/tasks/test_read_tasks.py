@@ -114,6 +114,18 @@ def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path)
     assert describe(task).endswith("5 reference and 6 test rows, halves of one file, drawn by label with a fixed seed")
 
 
+def test_copies_of_a_text_are_in_one_half(tmp_path):
+    rows = [f"text {'abcdefghijk'[i]},{label}" for i, label in enumerate("aaaaabbbbcc")]
+    once = read_task(write_lines(tmp_path / "once.csv", ["text,label", *rows]))
+    again = [f"{row[0].upper()}{row[1:-2]}!{row[-2:]}" for row in rows]
+    task = read_task(write_lines(tmp_path / "own.csv", ["text,label", *rows, *again]))
+    assert (len(task.reference), len(task.test)) == (2 * len(once.reference), 2 * len(once.test))
+    assert ({*once.reference} <= {*task.reference}, {*once.test} <= {*task.test}) == (True, True)
+    assert "b.csv:2: the only text with the label 'a'" in refusal(
+        read_task, write_lines(tmp_path / "b.csv", ["text,label", "one,a", "One!,a", "two,b", "three,b"])
+    )
+
+
 def test_a_folder_of_several_tasks(tmp_path):
     write_lines(tmp_path / "README.md", ["which tasks these are"])
     write_beir(tmp_path / "birds")
