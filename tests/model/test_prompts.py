@@ -162,6 +162,13 @@ def test_a_reparametrised_prompt_is_stored_as_a_plain_one(bert, tmp_path, networ
     assert {name.split(".")[2] for name in encoder.trainable()} == {"start", "layers"} | {"lstm"} & {network}
     assert all(name.startswith("prompt.network.") for name in encoder.trainable())
     assert list(stored_weights(encoder)) == ["prompt.table"]
+    if network == "mlp":  # each vector makes what its place has in all layers, and all start as in the released code
+        made, values = encoder.prompt.network, encoder.prompt.values().detach().numpy()
+        weights = [(one.weight.detach().numpy(), one.bias.detach().numpy()) for one in (made.layers[0], made.layers[2])]
+        assert all(weight.std() == pytest.approx(0.02, rel=0.15) and not bias.any() for weight, bias in weights)
+        inner = np.tanh(made.start.detach().numpy() @ weights[0][0].T)
+        expected = inner @ weights[1][0].T
+        np.testing.assert_allclose(np.moveaxis(values, -2, 0).reshape(expected.shape), expected, atol=1e-7)
     assert encoder.prompt.values().shape == make_prompt(bert, kind, shared=shared).table.shape
     save_checkpoint(encoder, tmp_path)
     loaded = load_checkpoint(tmp_path)
