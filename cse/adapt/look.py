@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.adapt.ladder import DOCUMENTS, LABELS, TEXT
-from cse.data.checks import check_column, headless, is_blank, listed
+from cse.data.checks import check_column, headless, listed
 from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, language_of, read_documents
 from cse.data.prepare import given_path
@@ -41,6 +41,7 @@ from cse.data.tasks.read import is_beir, splits_of
 from cse.errors import CseError
 from cse.evaluation.retrieval import WITH_WORDS
 from cse.evaluation.score import CLASS_PROBABILITY
+from cse.runtime.tokens import is_blank
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.load import check_known, check_settings, flatten, set_key, settings_with
 

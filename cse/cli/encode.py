@@ -65,9 +65,10 @@ def encode(
     MODEL is a checkpoint, a bundle, a bank's domain (BANK:NAME, or BANK:auto for the nearest), or a backbone's folder
     or hub id. TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
     """
-    from cse.data.checks import is_blank, saying_nothing
+    from cse.data.checks import saying_nothing
     from cse.outputs import check_file, publish_file
     from cse.runtime.onnx_encoder import OnnxEncoder
+    from cse.runtime.tokens import is_blank
 
     if classify and (role or dimensions or not normalize or (out is not None and out.suffix not in _CLASSIFIED)):
         raise CseError(f"--classify: --out ends in {', '.join(_CLASSIFIED)}; without --raw, --role, --dimensions")
@@ -85,8 +86,6 @@ def encode(
         if not isinstance(encoder, OnnxEncoder):
             raise CseError(f"{model}: no bundle, so it has no classifier; make one with `cse adapt --labels`")
         told = encoder.classify(lines, domain=domains[0] if domains else None)
-        for number in blank:
-            told[number] = told[number]._replace(known=False)
         if out is None:
             _show(lines, told)
             return

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Any
-from unicodedata import category
 
 from cse.errors import CseError, nearest
 
 MOST_CHARACTERS = 100_000  # per sentence; a longer text is not a sentence, and tokenising it takes gigabytes
-_UNSEEN = "\u115f\u1160\u2800\u3164\uffa0\ufffd"  # letters and pictures of no ink, and what was none
 _SHOWN = 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -57,14 +54,6 @@ def required_text(value: Any, column: str, where: str, *, blank: bool = True) ->
     if text is None or not (blank or text.strip()):
         raise CseError(f"{where}: no text in column {column!r}; fill it in or drop the row")
     return text
-
-
-def is_blank(text: str) -> bool:
-    """Return whether a text says nothing: no letter, digit or picture, or a word for a missing value, as N/A."""
-    word = "".join(islice((sign for sign in text if sign.isalnum() and sign not in _UNSEEN), 5)).casefold()
-    if word:
-        return word in ("na", "nan", "null", "none") or text.strip() == r"\N"
-    return not any(category(sign) == "So" and sign not in _UNSEEN for sign in text)
 
 
 def saying_nothing(rows: Sequence[object], what: str) -> str:

@@ -13,9 +13,10 @@ from random import Random
 
 import numpy as np
 
-from cse.data.checks import MOST_CHARACTERS, is_blank, no_rows
+from cse.data.checks import MOST_CHARACTERS, no_rows
 from cse.data.shape import LOW_SCORE, NEGATIVE_PAIR, NEUTRAL_PAIR, Row
 from cse.errors import CseError
+from cse.runtime.tokens import is_blank
 from cse.settings.data import DataSettings
 
 _REMEDY = {

@@ -110,10 +110,12 @@ class Columns(NamedTuple):
         return [*self.texts, *([self.label] if self.label else [])]
 
 
-def pair_columns(there: Sequence[str], shown: str, *, scores: bool = False) -> Columns | None:
+def pair_columns(there: Sequence[str], shown: str, *, scores: bool = False, named: bool = False) -> Columns | None:
     """Return the columns of pairs, with their label if there is one; None if there are none.
 
-    With ``scores``, a column of scores is taken before others.
+    Args:
+        scores: whether a column of scores is taken before others.
+        named: whether ``data.columns`` could name them.
     """
     texts = _first_of((*PAIRS, NLI), there)
     if texts is None:
@@ -122,9 +124,10 @@ def pair_columns(there: Sequence[str], shown: str, *, scores: bool = False) -> C
     if scores:
         return Columns(texts, *found[:1])
     if len(found) > 1:
+        setting = f", or set data.columns: [{', '.join(texts)}, {found[0]}]" if named else ""
         raise CseError(
             f"{shown}: the columns {listed(found)} may each be the label of {' and '.join(texts)}; remove those that "
-            f"are not meant, or set data.columns: [{', '.join(texts)}, {found[0]}]"
+            f"are not meant{setting}"
         )
     return Columns(texts, *found)
 
@@ -172,7 +175,7 @@ def choose_columns(
         texts = _first_of((*PAIRS, NLI), there)
         found = Columns(texts, label) if texts and label else None
     elif view == "pairs" or not (found := triplet_columns(there)):
-        found = pair_columns(there, table.shown)
+        found = pair_columns(there, table.shown, named=True)
         if found and not found.label and (view == "triplets" or found.texts == NLI):
             found, lacks = None, "hard_neg" if view == "triplets" else "label"
     if found is None:

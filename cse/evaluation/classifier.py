@@ -278,4 +278,5 @@ def _judged(
         threshold=round(float(np.quantile(chance, FALSE_ALARMS)), 4),
         false_alarms=FALSE_ALARMS,
         temperature=temperature(logit_NC, own) / scale,
+        unmeasured=len(of.labels) - len(np.unique(own[own >= 0])),
     )

@@ -50,6 +50,7 @@ class ClassifierFacts:
         threshold: probability below which a text is told as unknown.
         false_alarms: share of these that the threshold calls unknown though they have one of the labels.
         temperature: of its logits, for a weight of norm 1.
+        unmeasured: labels that none of these rows has.
     """
 
     labels: list[str]
@@ -60,15 +61,17 @@ class ClassifierFacts:
     threshold: float = 0.0
     false_alarms: float = 0.0
     temperature: float = 0.0
+    unmeasured: int = 0
 
     def __str__(self) -> str:
         labels = f"{len(self.labels):,} labels{' and their names' if self.names else ''}"
         if not self.rows:
             return f"{labels}; nothing told what its probabilities are worth: not calibrated"
+        none = f"; of {self.unmeasured:,} label{'s' * (self.unmeasured > 1)} no such row says anything" if self.unmeasured else ""
         return (
             f"{labels}: {100 * self.accuracy:.1f} % of {self.rows:,} unseen rows right, calibration error "
             f"{100 * self.calibration_error:.1f} %; below {self.threshold:.2f} a text is unknown, as "
-            f"{100 * self.false_alarms:.0f} % of these rows are"
+            f"{100 * self.false_alarms:.0f} % of these rows are{none}"
         )
 
 

@@ -24,7 +24,7 @@ from cse.runtime.domain import AUTO, KEPT_BYTES, Domain, feed, finish
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
-from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize
+from cse.runtime.tokens import Tokenizers, Tokens, is_blank, pad, tokenize
 from cse.runtime.uses import check_dimensions, text_of
 
 # On a CPU the time per token is flat from about 64 tokens on (measured: MiniLM, one core), so batches are small, which
@@ -177,6 +177,8 @@ class OnnxEncoder(Compatible):
     def classify(self, sentences: Sequence[str], batch_size: int | None = None, *, domain: Chosen = None) -> list[Told]:
         """Return the likeliest label of each text, its probability, and whether that is enough to call it known.
 
+        A text that says nothing is not known.
+
         Args:
             domain: see ``encode``: whose prompts and classifier.
 
@@ -197,7 +199,7 @@ class OnnxEncoder(Compatible):
                 raise CseError(f"{where}: no classifier; export a model with labelled texts, see `cse adapt --labels`")
             vectors = np.asarray(self.encode([sentences[row] for row in rows], batch_size, normalize=True, domain=one))
             told |= zip(rows, classifier.classify(vectors), strict=True)
-        return [told[row] for row in range(len(sentences))]
+        return [told[row]._replace(known=told[row].known and not is_blank(text)) for row, text in enumerate(sentences)]
 
     def prepare(self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None) -> Prepared:
         """Tokenise sentences for ``encode_prepared``; while that runs, another thread may prepare the next.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _CHUNK = 8192
+_UNSEEN = "\u115f\u1160\u2800\u3164\uffa0\ufffd"  # letters and pictures of no ink, and what was none
 _NO_TOKENS = np.empty(0, np.int32)
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text says nothing: no letter, digit or picture, or a word for a missing value, as N/A."""
+    word = "".join(islice((sign for sign in text if sign.isalnum() and sign not in _UNSEEN), 5)).casefold()
+    if word:
+        return word in ("na", "nan", "null", "none") or text.strip() == r"\N"
+    return not any(category(sign) == "So" and sign not in _UNSEEN for sign in text)
 
 
 class Tokens(NamedTuple):

@@ -11,11 +11,12 @@ from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast
 
-from cse.data.checks import check_column, check_text, is_blank, listed, no_rows, required_text, titled
+from cse.data.checks import check_column, check_text, listed, no_rows, required_text, titled
 from cse.data.documents import BODIES, FILES, TITLES
 from cse.data.read import FORMATS, TABLES, TableFile, ending, file_lines, is_data_name, parquet_table, text_table
 from cse.data.tasks.beir import CORPUS, IDS, QUERIES
 from cse.errors import CseError, in_terms_of, nearest
+from cse.runtime.tokens import is_blank
 from cse.storage import Folder, filesystem, reading, shown
 
 IdType = Literal["int64", "string"]

@@ -22,6 +22,7 @@ from cse import __version__
 from cse.errors import CseError
 from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
+from cse.runtime.tokens import is_blank
 from deploy.server.door import Door, Trace
 from deploy.server.errors import TEI_ROUTES, ServiceError, refuse_in_form
 from deploy.server.forms import openai, predictions, ranked, spelled, usage
@@ -178,8 +179,8 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
 async def predict(body: PredictRequest, request: Request) -> Response:
     """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first.
 
-    A text whose first probability is below header `x-threshold` may well have none of the labels: it is unknown, as
-    `cse encode --classify` says. Header `x-unknown` counts such texts.
+    A text whose first probability is below header `x-threshold` may well have none of the labels: it is unknown, and so
+    is one that says nothing (empty, punctuation, N/A), as for `cse encode --classify`. Header `x-unknown` counts them.
     """
     answer = await _embedded(request, body.inputs, "inputs", Wanted(body.model, whole=not body.truncate))
     classifier = answer.classifier
@@ -193,7 +194,9 @@ async def predict(body: PredictRequest, request: Request) -> Response:
         return found[0] if isinstance(body.inputs, str) else found
 
     found = await _response(request, answer, tree)
-    found.headers["x-threshold"], found.headers["x-unknown"] = str(facts.threshold), str(sum(not t.known for t in told))
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    unknown = sum(not one.known or is_blank(text) for one, text in zip(told, texts, strict=True))
+    found.headers["x-threshold"], found.headers["x-unknown"] = str(facts.threshold), str(unknown)
     return found
 
 

@@ -206,6 +206,8 @@ def test_texts_get_all_labels_the_likeliest_first(classifying, tmp_path):
         assert "x-threshold: 0.6" in head and f"x-unknown: {sum(not one.known for one in told)}" in head
         assert [row[0]["score"] >= 0.6 for row in json.loads(body)] == [one.known for one in told]
         assert {one.known for one in told} == {True, False}, told
+        assert server.post("/predict", {"inputs": ["N/A", "?!"]}).headers["x-unknown"] == "2", "they say nothing"
+        assert not any(one.known for one in encoder.classify(["N/A", "?!"]))
     for wanted, row, in_list, logits in zip(expected, rows, lists, raw, strict=True):
         assert [one["label"] for one in row] == [LABELS[place] for place in np.argsort(-wanted)]
         for found in (row, in_list):

@@ -55,6 +55,10 @@ def test_it_is_a_logistic_regression_on_rows_names_and_held_out_rows_at_their_te
     np.testing.assert_allclose(found.probabilities(test.vector), expected, atol=0.005)
     assert found.facts.accuracy == first.score(held.vector, held.label)
     assert (found.facts.rows, found.facts.names, found.facts.labels) == (20, True, LABELS)
+    some = [place for place, label in enumerate(held.label) if label != LABELS[1]]
+    facts = fit_classifier(known, NAMES, Rows(held.vector[some], [held.label[place] for place in some])).facts
+    assert (found.facts.unmeasured, facts.unmeasured) == (0, 1)
+    assert str(facts).endswith("as 5 % of these rows are; of 1 label no such row says anything")
 
 
 def test_rows_that_measured_are_learnt_and_calibrate_nothing():

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cse.data.checks import check_column, check_text, is_blank, listed, no_rows, read_text, titled
+from cse.data.checks import check_column, check_text, listed, no_rows, read_text, titled
 from cse.data.read import as_stored, ending, is_data_name, open_table, plain, text_lines
 from cse.data.shape import number_of
 from cse.data.tasks.kinds import Retrieval, own_documents
 from cse.errors import CseError
+from cse.runtime.tokens import is_blank
 
 CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
 IDS = ("_id", "id")

@@ -114,6 +114,12 @@ def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path)
     assert describe(task).endswith("5 reference and 6 test rows, halves of one file, drawn by label with a fixed seed")
 
 
+def test_test_rows_that_are_reference_rows_are_counted(tmp_path):
+    write_lines(tmp_path / "own/train.csv", ["text,label", "one,a", "two,b", "three,b"])
+    write_lines(tmp_path / "own/test.csv", ["text,label", "two,b", "four,a", "one,a"])
+    assert describe(read_task(tmp_path / "own")).endswith("3 test rows, 2 of which are reference rows, too")
+
+
 def test_copies_of_a_text_are_in_one_half(tmp_path):
     rows = [f"text {'abcdefghijk'[i]},{label}" for i, label in enumerate("aaaaabbbbcc")]
     once = read_task(write_lines(tmp_path / "once.csv", ["text,label", *rows]))
