@@ -79,10 +79,12 @@ def _known(
         right = [told.label == own for told, own in zip(encoder.classify(task.test), task.test_label, strict=True)]
         yield f"{task.name} accuracy {share(sum(right), len(right))}: of {len(right):,} test texts"
     if not counts:
-        yield (
-            "No text has a label, so nothing is known of how often names alone are right: 100 labelled texts would "
-            "tell it to 10 points. Probabilities are not calibrated, and no text is told as unknown."
-        )
+        if not measured:
+            yield (
+                "No text has a label, so nothing is known of how often names alone are right: 100 labelled texts would "
+                "tell it to 10 points."
+            )
+        yield "Probabilities are not calibrated, and no text is told as unknown."
         yield "to know more, and to gain more: one to three texts of each label, with --labels"
         return
     alone = sum(each == 1 for each in counts.values())
