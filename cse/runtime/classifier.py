@@ -67,7 +67,8 @@ class ClassifierFacts:
         labels = f"{len(self.labels):,} labels{' and their names' if self.names else ''}"
         if not self.rows:
             return f"{labels}; nothing told what its probabilities are worth: not calibrated"
-        none = f"; of {self.unmeasured:,} label{'s' * (self.unmeasured > 1)} no such row says anything" if self.unmeasured else ""
+        unsaid = f"{self.unmeasured:,} label{'s' * (self.unmeasured > 1)}"
+        none = f"; of {unsaid} no such row says anything" if self.unmeasured else ""
         return (
             f"{labels}: {100 * self.accuracy:.1f} % of {self.rows:,} unseen rows right, calibration error "
             f"{100 * self.calibration_error:.1f} %; below {self.threshold:.2f} a text is unknown, as "
