@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from cse.artifact import check_limits, fields_of, short
-from cse.errors import CseError
+from cse.errors import CseError, counted
 
 CLASSIFIER = "classifier.safetensors"
 _FACTS, _AGAIN = "cse", "export the bundle again"
@@ -67,8 +67,7 @@ class ClassifierFacts:
         labels = f"{len(self.labels):,} labels{' and their names' if self.names else ''}"
         if not self.rows:
             return f"{labels}; nothing told what its probabilities are worth: not calibrated"
-        unsaid = f"{self.unmeasured:,} label{'s' * (self.unmeasured > 1)}"
-        none = f"; of {unsaid} no such row says anything" if self.unmeasured else ""
+        none = f"; of {counted(self.unmeasured, 'label')} no such row says anything" if self.unmeasured else ""
         return (
             f"{labels}: {100 * self.accuracy:.1f} % of {self.rows:,} unseen rows right, calibration error "
             f"{100 * self.calibration_error:.1f} %; below {self.threshold:.2f} a text is unknown, as "

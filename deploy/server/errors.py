@@ -88,7 +88,7 @@ def _invalid(error: RequestValidationError, tei: bool, sent: str) -> ServiceErro
     first = next((one for one in found if one["type"] != "texts"), found[0])
     parts = [part for part in first["loc"][1:] if isinstance(part, str) and part not in KINDS]
     where = ".".join(parts) or "body"
-    if first["loc"] == ("body",) and "json" not in sent:  # it was not read
+    if first["loc"] == ("body",) and "json" not in sent.lower():  # it was not read
         message = f"body: Content-Type is {sent[:80] or 'missing'}; send JSON with Content-Type: application/json"
         return ServiceError(422 if tei else 400, message, kind="Validation")
     if first["type"] != "texts":

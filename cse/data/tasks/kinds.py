@@ -252,7 +252,8 @@ def describe(task: Task) -> str:
         split = {GIVEN: "", HALVES: ", halves of one file, drawn by label with a fixed seed"}
         labels = len(set(task.reference_label) | set(task.test_label))
         rows = f"{labels:,} labels, {len(task.reference):,} reference and {len(task):,} test rows"
-        shared = sum(map({*task.reference}.__contains__, task.test))
+        known = {*task.reference}
+        shared = sum(text in known for text in task.test)
         rows += f", {shared:,} of which are reference rows, too" if shared else ""
         return f"{LABELLED}: {rows}{split.get(task.split, ', held out of the training rows')}"
     elif isinstance(task, BinaryPairs):
